@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench validate peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages wheel size install clean always
+.PHONY: help run test test-quick test-torch bench validate peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages wheel size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,9 +48,12 @@ test: install ## every test but the slow ones
 test-quick: install ## only tests that need nothing special: a minute and a half on two cores
 	$(PYTEST) -q -n 2 -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
 
+test-torch: install ## PyTorch's own distributed tests on Gloo and on weft, 2 to 4 ranks: 25 minutes
+	$(BIN)/python -m tests.torch_suite $(ARGS)
+
 # All questions but `collectives`, whose cases `figures` asks beside others; over an hour on two cores that are left alone.
 NAME ?= schedules simulator startup sharding plan kv codecs capture traces replay report idle_engines figures ddp hosts \
-  fused broadcast zero c3_here here embedding sharding_here planned predict tour
+  fused broadcast weight_updates zero c3_here here embedding sharding_here planned predict tour
 bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended
 	@failed=; for name in $(NAME); do $(BIN)/python -m benchmarks $$name $(ARGS) || failed="$$failed $$name"; done; \
 	  [ -z "$$failed" ] || { echo "not ended well:$$failed"; exit 1; }
@@ -95,6 +98,8 @@ sanitize-ranks: build/asan/.core build/tsan/.core ## tests with ranks, by native
 	  $(call SANITIZED,asan) -m 'not (slow or triton)' $(ASAN_TESTS)
 	LD_PRELOAD="$(call PRELOAD,libtsan.so)" TSAN_OPTIONS=abort_on_error=1:halt_on_error=1:suppressions=$(CURDIR)/tests/sanitize/thread.supp \
 	  $(call SANITIZED,tsan) -m 'not (slow or triton)' $(TSAN_TESTS)
+	LD_PRELOAD="$(call PRELOAD,libtsan.so)" TSAN_OPTIONS=abort_on_error=1:halt_on_error=1:suppressions=$(CURDIR)/tests/sanitize/thread.supp \
+	  $(call SANITIZED,tsan) -k million_operations tests/runtime/test_threads.py
 
 build/asan/.core: SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 build/tsan/.core: SANITIZERS := -fsanitize=thread

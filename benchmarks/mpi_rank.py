@@ -41,7 +41,7 @@ class MpiRank:
         return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
 
     def _looking(self, case: dict[str, Any]) -> RankWork:
-        """Pool by torch, which lies beside this environment, and exchange by MPI."""
+        """Pool by torch, which is outside this environment, and exchange by MPI."""
         from benchmarks.torch_lookups import Serial, torch_bags
 
         lookups, here = lookups_of(case), (self.rank, self._world.size)

@@ -13,7 +13,7 @@ from benchmarks.random_steps import exhaustive, random_steps
 from benchmarks.rows import Options, Row
 from weft.hardware import platform
 from weft.planner.planning import MODES, plan
-from weft.workload import NO_HOST
+from weft.step import NO_HOST
 
 QUESTION = "Does a plan choose what exhaustive search would, and how long does planning take?"
 
@@ -40,8 +40,8 @@ def run(options: Options) -> Iterable[Row]:
     """Plan random steps, then large jobs."""
     for seed in _seeds(options):
         yield from _regret_rows(seed)
-    for name, (workload, machine) in LARGE.items():
-        times = tuple(_command(workload, machine) for _ in range(options.rounds))
+    for name, (graph, machine) in LARGE.items():
+        times = tuple(_command(graph, machine) for _ in range(options.rounds))
         must = f"{LIMIT:g} s"
         middle = sorted(times)[len(times) // 2]
         more = {"must": must, "reached": f"{middle:.2f} s", "met": middle <= LIMIT}
@@ -62,7 +62,7 @@ def _regret_rows(seed: int) -> Iterator[Row]:
             best = exhaustive(step, machine)
             for way in WAYS:
                 begin = time.perf_counter()
-                made = plan(step.workload, machine, mode=way, host=NO_HOST)
+                made = plan(step.graph, machine, mode=way, host=NO_HOST)
                 times[way].append(time.perf_counter() - begin)
                 ratios[way].append(made.planned / best)
     for way in WAYS:
@@ -84,10 +84,10 @@ def _regret_row(way: str, seed: int, ratios: list[float], times: list[float]) ->
     return Row("plan", case, tuple(times), more=more)
 
 
-def _command(workload: str, machine: str) -> float:
+def _command(graph: str, machine: str) -> float:
     """Plan by the command that a user types; gives its seconds from start to end."""
-    words = ["plan", workload, "--on", machine, "--json"]
+    words = ["plan", graph, "--on", machine, "--json"]
     command = [sys.executable, "-c", _START, *words]
     begin = time.perf_counter()
-    output_of(command, f"weft plan {workload}", timeout=_TIMEOUT)
+    output_of(command, f"weft plan {graph}", timeout=_TIMEOUT)
     return time.perf_counter() - begin

@@ -16,8 +16,8 @@ from weft.c3 import Scenario
 from weft.c3.random_pairs import random_pairs
 from weft.models.building import Ops
 from weft.planner.planning import search_of
-from weft.workload import NO_HOST
-from weft.workload.step import Step, Workload
+from weft.step import NO_HOST
+from weft.step.step_graph import RankStep, StepGraph
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -31,7 +31,7 @@ class RandomStep:
     """Some pairs, one after the other, and the workload that they are."""
 
     scenarios: tuple[Scenario, ...]
-    workload: Workload
+    graph: StepGraph
 
 
 def random_steps(count: int, platform: Platform, *, seed: int = 0) -> Iterator[RandomStep]:
@@ -44,7 +44,7 @@ def random_steps(count: int, platform: Platform, *, seed: int = 0) -> Iterator[R
         yield RandomStep(scenarios, _workload(f"step {number}", scenarios, platform.num_ranks))
 
 
-def _workload(name: str, scenarios: tuple[Scenario, ...], num_ranks: int) -> Workload:
+def _workload(name: str, scenarios: tuple[Scenario, ...], num_ranks: int) -> StepGraph:
     """Make each product wait for the collective before it, each collective for the product."""
     made, sent, computed = Ops("bf16"), -1, -1
     for scenario in scenarios:
@@ -52,11 +52,11 @@ def _workload(name: str, scenarios: tuple[Scenario, ...], num_ranks: int) -> Wor
         before = computed
         computed = made.gemm(f"product {len(made.ops)}", gemm.m, gemm.n, gemm.k, after=sent)
         sent = made.collective(scenario.collective, scenario.nbytes, after=before)
-    return Workload(name, num_ranks, (Step(tuple(range(num_ranks)), tuple(made.ops)),))
+    return StepGraph(name, num_ranks, (RankStep(tuple(range(num_ranks)), tuple(made.ops)),))
 
 
 def exhaustive(step: RandomStep, platform: Platform) -> float:
     """Return the seconds of the step with the best of all combinations of candidates."""
-    search = search_of(step.workload, platform, host=NO_HOST)
+    search = search_of(step.graph, platform, host=NO_HOST)
     every = [tuple(dict.fromkeys((each.base, *each.candidates))) for each in search.options]
     return min(search.seconds(chosen) for chosen in product(*every))

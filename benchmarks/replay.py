@@ -15,8 +15,8 @@ from benchmarks.machine import data_folder
 from benchmarks.rows import Options, Row
 from weft.hardware import platform
 from weft.trace import Trace, read
+from weft.trace.recorded.calls import calls_of
 from weft.whatif import errors_of, replay, what_if
-from weft.whatif.calls import calls_of
 from weft.whatif.joined_job import JobReplay, job_of, job_replay, straggler, without_straggler
 from weft.whatif.replay import measured_periods
 

@@ -20,6 +20,7 @@ class Options:
     rounds: int = 5
     collectives: tuple[str, ...] = ()
     algorithms: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
     per_rank: bool = False
     pin: bool = False
 

@@ -1,6 +1,8 @@
 """How each contestant is started: weft and Gloo as processes of ours, an MPI by its launcher."""
 
+import secrets
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
@@ -14,7 +16,12 @@ from weft.local_runs.parent_death import leashed
 from weft.local_runs.rank_team import Start, Team
 from weft.local_runs.team_starts import TORCH_BACKENDS, rank_starts, torch_backend
 
+SHARED_MEMORY_PEERS = ("deepspeed", "vllm", "oneccl")  # of tensor parallelism on cores
 PEERS = ("gloo", *MPIS)
+COLLECTIVE_PEERS = (*PEERS, *SHARED_MEMORY_PEERS)
+# What a peer has, if not everything: collectives, and dtypes.
+_KINDS = {"deepspeed": ("all_reduce",), "vllm": ("all_reduce", "all_gather")}
+_DTYPES = dict.fromkeys(MPIS, ("float32",))
 POOLERS = ("fbgemm", "torchrec")  # which look embeddings up, in environments of their own
 # Launchers pin nothing. OpenMPI binds by default and spins; asked to, it gives its core away.
 _LAUNCHERS = {
@@ -38,6 +45,11 @@ def require_known(names: Iterable[str], known: Collection[str] = PEERS, what: st
             raise UnknownNameError(f"no {what} is called {name!r}", nearest(name, known))
 
 
+def has_collective(peer: str, kind: str, dtype: str) -> bool:
+    """Return whether a peer has a collective for a dtype."""
+    return kind in _KINDS.get(peer, (kind,)) and dtype in _DTYPES.get(peer, (dtype,))
+
+
 @contextmanager
 def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict[str, Team]]:
     """Start contestants of that many ranks, by name; all are gone afterwards.
@@ -54,6 +66,16 @@ def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict
 def _team(name: str, num_ranks: int) -> Team:
     if name in MPIS:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
+    if name == "oneccl":
+        return Team(name, num_ranks, [_oneccl(num_ranks)])
+    if name in SHARED_MEMORY_PEERS:
+        home = home_of(name)
+        words = [*rank_words(home, "benchmarks.torch_shm_rank"), name]
+        # DeepSpeed takes LOCAL_SIZE for the number of ranks of this host.
+        environment = {"LOCAL_SIZE": str(num_ranks)}
+        if name == "deepspeed":
+            environment |= environments.deepspeed_variables(home)
+        return Team(name, num_ranks, rank_starts(words, num_ranks, environment))
     if name in POOLERS:
         words = rank_words(home_of(name), f"benchmarks.torch_{name}_rank")
         return Team(name, num_ranks, rank_starts(words, num_ranks))
@@ -68,6 +90,23 @@ def _mpi(name: str, num_ranks: int) -> Start:
     program, *options = _LAUNCHERS[name]
     words = [str(home / "bin" / program), *options, "-n", str(num_ranks)]
     return Start(leashed([*words, *rank_words(home)]), {})
+
+
+def _oneccl(num_ranks: int) -> Start:
+    home = home_of("oneccl")
+    words = [str(home / "bin" / "mpiexec.hydra"), "-launcher", "fork", "-n", str(num_ranks)]
+    words += [*rank_words(home, "benchmarks.oneccl_rank"), str(environments.oneccl_shim(home))]
+    words += [str(Path(tempfile.gettempdir()) / f"weft-oneccl-{secrets.token_hex(8)}")]
+    environment = {
+        "CCL_ATL_TRANSPORT": "mpi",
+        "I_MPI_FABRICS": "shm",
+        "I_MPI_ROOT": str(home),
+        "I_MPI_PIN": "0",
+        "CCL_WORKER_OFFLOAD": "0",  # as everybody here: the calling thread works, on its own core
+        "CCL_ROOT": str(home),
+        "LD_LIBRARY_PATH": str(home / "lib"),
+    }
+    return Start(leashed(words), environment)
 
 
 def home_of(name: str) -> Path:

@@ -14,6 +14,7 @@ from benchmarks.exchange import Exchange
 from benchmarks.torch_links import fused
 from benchmarks.torch_rank import carried_in
 from benchmarks.torch_slowest import slowest
+from benchmarks.torch_weight_updates import updates
 from weft.torch.backend.c10d import all_gather_single
 
 SIDE = 768  # of the square matrices: some milliseconds each, several of them a round
@@ -24,11 +25,12 @@ def main() -> None:
     job, answer = json.loads(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank * len(cores) // size]})
+    if job.get("pinned", True):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank * len(cores) // size]})
     dist.init_process_group("weft")
     groups = {"weft": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    acts = {"overlap": overlap, "collectives": collectives, "fused": fused}
+    acts = {"overlap": overlap, "collectives": collectives, "fused": fused, "updates": updates}
     found = acts[job["what"]](groups, job)
     if rank == 0:
         answer.write_text(json.dumps(found), encoding="utf-8")

@@ -92,13 +92,13 @@ def capture_step(size: int, num_ranks: int) -> int:
 
 def predict_step(size: int, num_ranks: int) -> dict[str, Any]:
     """Capture one step, then give what it took to predict it."""
-    workload = capture(lambda: training(size), num_ranks)
+    graph = capture(lambda: training(size), num_ranks)
     machine = platform(f"h100-8x{num_ranks // 8}")
     begin, cpu = time.perf_counter(), time.process_time()
-    found = predict(workload, machine, anyway=True)
+    found = predict(graph, machine, anyway=True)
     return {
         "seconds": time.perf_counter() - begin,
         "cpu": time.process_time() - cpu,
         "step": found.seconds,
-        "ops": len(workload.steps[0].ops),
+        "ops": len(graph.steps[0].ops),
     }

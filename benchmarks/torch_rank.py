@@ -15,13 +15,13 @@ from benchmarks.torch_alone import Alone
 from benchmarks.torch_broadcast import SentWeights
 from benchmarks.torch_dlrm import Dlrm
 from benchmarks.torch_lookups import Fused, Serial, torch_bags
+from benchmarks.torch_shm_rank import tensor_of
 from benchmarks.torch_training import Training
 from benchmarks.torch_zero import ZeroTraining
 from weft._core import die_with
 from weft.local_runs.rank_server import RankWork
 from weft.local_runs.torch_joining import answer_until_told, join
 from weft.local_runs.torch_planned_steps import PlannedSteps
-from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 
 
 class TorchRank:
@@ -68,11 +68,14 @@ class TorchRank:
 def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
     """Return an exchange on ordinary tensors by a process group, by default the default one."""
     x, out = arrays_of(exchange, rank)
-    there, here = torch.from_numpy(out), torch.from_numpy(x)
+    there, here = tensor_of(out), tensor_of(x)
+    # By the names that a program would use; older torch has older ones.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     acts: dict[str, Callable[[], Any]] = {
         "broadcast": partial(dist.broadcast, here, 0, group=group),
-        "all_gather": partial(all_gather_single, there, here, group=group),
-        "reduce_scatter": partial(reduce_scatter_single, there, here, group=group),
+        "all_gather": partial(all_gather, there, here, group=group),
+        "reduce_scatter": partial(reduce_scatter, there, here, group=group),
         "all_reduce": partial(dist.all_reduce, here, group=group),
         "all_to_all": partial(dist.all_to_all_single, there, here, group=group),
     }

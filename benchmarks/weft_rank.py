@@ -5,10 +5,11 @@ import sys
 from functools import partial
 from typing import Any
 
-from benchmarks.exchange import Carrier, Exchange, arrays_of, exchange_of
+from benchmarks.exchange import Carrier, Exchange, Floats, arrays_of, exchange_of
 from weft._core import die_with
 from weft.local_runs.rank_server import serve
-from weft.runtime import World, bind_persistent, prepare_collective, world
+from weft.runtime import RawMemory, World, bind_persistent, prepare_collective, world
+from weft.runtime.bound_memory import Bindable
 
 PATHS = ("direct", "ordinary")
 
@@ -32,19 +33,28 @@ class WeftRank:
         return (_direct if case["path"] == "direct" else _ordinary)(self._world, exchange)
 
 
+def memory_of(array: Floats, exchange: Exchange) -> Bindable:
+    """Return the memory of an array whose dtype numpy may lack."""
+    if exchange.dtype == "float32":
+        return array
+    return RawMemory(array.ctypes.data, array.nbytes, exchange.dtype)
+
+
 def _ordinary(here: World, exchange: Exchange) -> Carrier:
     """Call a method of the world with memory that only this process has."""
     x, out = arrays_of(exchange, here.rank)
     method = getattr(here, exchange.kind)
-    act = partial(method, *((out, x) if exchange.room else (x,)))
+    given, taken = memory_of(x, exchange), memory_of(out, exchange)
+    act = partial(method, *((taken, given) if exchange.room else (given,)))
     return Carrier(exchange, here.rank, x, out, act)
 
 
 def _direct(here: World, exchange: Exchange) -> Carrier:
     """Prepare the schedule on memory of the heap; what is left is one call."""
-    x = here.empty(exchange.given_count)
-    out = here.empty(exchange.room) if exchange.room else x[:0]
-    prepared = prepare_collective(here, exchange.kind, exchange.nbytes)
+    item = exchange.given(0).dtype
+    x = here.empty(exchange.given_count, item)
+    out = here.empty(exchange.room, item) if exchange.room else x[:0]
+    prepared = prepare_collective(here, exchange.kind, exchange.nbytes, dtype=exchange.dtype)
     act = bind_persistent(prepared, {"in": x, "out": out} if exchange.room else {"data": x})
 
     def free() -> None:

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "codecs/changes.hpp"
 #include "codecs/codecs.hpp"
 
 namespace nb = nanobind;
@@ -61,13 +62,14 @@ nb::tuple time_frame(const Codec& codec, const Readable& src, const Writable& ou
 
 // For codecs that are libraries of Python: the frame around a payload that stands behind its head.
 std::size_t seal(const Writable& frame, int codec, int dtype, int parameter, std::size_t nbytes,
-                 std::size_t payload) {
+                 std::size_t payload, int mode) {
   if (frame.size() < sizeof(FrameHead) || payload > frame.size() - sizeof(FrameHead)) {
     throw std::invalid_argument("too little room for a frame");
   }
   FrameHead head;
   head.codec = static_cast<std::uint8_t>(codec);
   head.dtype = static_cast<std::uint8_t>(dtype);
+  head.mode = static_cast<std::uint8_t>(mode);
   head.parameter = static_cast<std::uint16_t>(parameter);
   head.nbytes = nbytes;
   head.payload = payload;
@@ -75,6 +77,35 @@ std::size_t seal(const Writable& frame, int codec, int dtype, int parameter, std
   head.sum = weft::frame_sum(head, bytes.data() + sizeof(head));
   std::memcpy(bytes.data(), &head, sizeof(head));
   return sizeof(head) + payload;
+}
+
+// Calls ``act`` with a word of the given size.
+template <class Act>
+auto by_word(std::size_t word, std::size_t nbytes, Act act) {
+  if ((word != 2 && word != 4) || nbytes % word != 0) throw std::invalid_argument("a word has 2 or 4 bytes, and a buffer whole words");
+  const nb::gil_scoped_release free;
+  return word == 2 ? act(std::uint16_t{}) : act(std::uint32_t{});
+}
+
+std::size_t encode_changes(const Readable& now, const Writable& held, const Writable& out, std::size_t word) {
+  if (now.size() != held.size() || out.size() < weft::changes_room(now.size())) {
+    throw std::invalid_argument("too little room for a frame, or buffers of different sizes");
+  }
+  return by_word(word, now.size(), [&](auto kind) {
+    return weft::encode_changes<decltype(kind)>(bytes_of(now), bytes_of(held), bytes_of(out));
+  });
+}
+
+int check_changes(const Readable& frame, const Readable& words, std::size_t word) {
+  return by_word(word, words.size(), [&](auto kind) {
+    return static_cast<int>(weft::check_changes<decltype(kind)>(bytes_of(frame), bytes_of(words)));
+  });
+}
+
+int apply_changes(const Readable& frame, const Writable& words, std::size_t word) {
+  return by_word(word, words.size(), [&](auto kind) {
+    return static_cast<int>(weft::apply_changes<decltype(kind)>(bytes_of(frame), bytes_of(words)));
+  });
 }
 
 }  // namespace
@@ -90,7 +121,12 @@ void bind_codecs(nb::module_& module) {
       .def("encode", &encode)
       .def("decode", &decode)
       .def("time", &time_frame);
-  module.def("seal", &seal);
+  module.def("seal", &seal, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("mode") = 0);
+  module.def("changes_room", &weft::changes_room);
+  module.def("encode_changes", &encode_changes);
+  module.def("check_changes", &check_changes);
+  module.def("apply_changes", &apply_changes);
+  module.attr("CHANGES_CODEC") = static_cast<int>(weft::kChangesNumber);
   module.attr("FRAME_HEAD") = sizeof(FrameHead);
   module.attr("FRAME_VERSION") = static_cast<int>(FrameHead::kVersion);
 }

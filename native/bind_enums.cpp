@@ -41,7 +41,8 @@ void bind_enums(nb::module_& module) {
       .value("CODEC", Verdict::codec)
       .value("SIZE", Verdict::size)
       .value("CHECKSUM", Verdict::checksum)
-      .value("CONTENT", Verdict::content);
+      .value("CONTENT", Verdict::content)
+      .value("BASE", Verdict::base);
   module.def("frame_status_reason", &weft::reason_of, nb::arg("status"), "What a verdict means, as text.");
 
   // weft.schedule.Kind has the same numbers: the schedule package does not need the native core,

@@ -37,7 +37,7 @@ std::uint64_t unsigned_of(std::int64_t value) {
 // The columns of a program as Python passes them. Offsets count from the start of the heap.
 struct Columns {
   Column kind, access_start;
-  Matrix accesses;          // rank, buffer, offset, nbytes, distance to its next buffer
+  Matrix accesses;          // rank, buffer, offset, nbytes, distance to its next buffer, direct offset
   Matrix gate, hold, wait;  // word's offset or -1, value, step
   Matrix raised;            // word's offset or -1, by how much
   Column reduction;         // into reductions, or -1
@@ -45,7 +45,7 @@ struct Columns {
   Column slot;              // whether a copy is of a slot
   Matrix streams;           // begin, end, launch or -1, runner
   Matrix locations;            // by rank and buffer: the offset of its location
-  Matrix own;               // backing offset and bytes, nbytes, shared, filled, taken
+  Matrix own;               // backing offset and bytes, nbytes, shared, filled, taken, stage of or -1
 };
 
 void require(bool holds) {
@@ -61,8 +61,8 @@ void check_shapes(const Columns& c) {
     require(matrix->shape(0) == num_rows && matrix->shape(1) == 3);
   }
   require(c.raised.shape(0) == num_rows && c.raised.shape(1) == 2);
-  require(c.accesses.shape(1) == 5 && c.streams.shape(1) == 4);
-  require(c.own.shape(1) == 6 && c.own.shape(0) == c.locations.shape(1));
+  require(c.accesses.shape(1) == 6 && c.streams.shape(1) == 4);
+  require(c.own.shape(1) == 7 && c.own.shape(0) == c.locations.shape(1));
 }
 
 Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) {
@@ -93,6 +93,10 @@ weft::Row row_at(Member& member, const Columns& c, std::size_t i,
   require(c.coder(i) >= -1 && c.coder(i) < INT32_MAX);
   row.coder = static_cast<std::int32_t>(c.coder(i));
   row.slot = c.slot(i) != 0;
+  if (row.num_accesses > 1) {
+    const std::uint64_t last = unsigned_of(c.accesses(unsigned_of(c.access_start(i + 1)) - 1, 1));
+    row.cached = last < c.own.shape(0) && c.own(last, 6) >= 0;
+  }
   return row;
 }
 
@@ -118,6 +122,7 @@ weft::Access access_at(const Heap& heap, const Columns& c, std::size_t i) {
                       static_cast<std::uint32_t>(rank), unsigned_of(c.accesses(i, 2)),
                       unsigned_of(c.accesses(i, 3)));
   access.stride = unsigned_of(c.accesses(i, 4));
+  access.direct = unsigned_of(c.accesses(i, 5));
   return access;
 }
 
@@ -130,6 +135,8 @@ weft::OwnBuffer own_at(const Heap& heap, const Columns& c, int rank, std::size_t
   own.shared = c.own(i, 3) != 0;
   own.filled = c.own(i, 4) != 0;
   own.taken = c.own(i, 5) != 0;
+  require(c.own(i, 6) >= -1 && c.own(i, 6) < static_cast<std::int64_t>(c.own.shape(0)));
+  own.stage_of = static_cast<std::int32_t>(c.own(i, 6));
   *own.location = own.backing;  // no rank reads it before all have synchronized
   return own;
 }

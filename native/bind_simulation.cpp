@@ -116,7 +116,6 @@ weft::Grids grids_of(const nb::dict& c, size_t num_rows) {
           column<double>(c, "grid_tile_seconds", n),
           column<int32_t>(c, "grid_units", n),
           column<int32_t>(c, "grid_slots", n),
-          column<uint8_t>(c, "grid_fixed", n),
           column<int32_t>(c, "grid_edge", n),
           column<int64_t>(c, "grid_traffic_start", n + 1),
           column<double>(c, "grid_traffic", kAny)};
@@ -128,7 +127,9 @@ weft::GridKernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_reso
   return {grids_of(c, num_rows),
           {column<int32_t>(c, "slowed_first", num_resources),
            column<int32_t>(c, "slowed_second", num_resources), nb::cast<double>(c["load_stretch"])},
-          nb::cast<double>(c["dispatch_share"])};
+          nb::cast<double>(c["dispatch_share"]),
+          {column<double>(c, "clock_joules", num_resources),
+           column<int32_t>(c, "clock_pool", num_resources), nb::cast<double>(c["clock_watts"])}};
 }
 
 void check(const weft::GridKernels& kernels, const weft::Rows& rows, const weft::Threads& threads,
@@ -139,6 +140,8 @@ void check(const weft::GridKernels& kernels, const weft::Rows& rows, const weft:
   within<int32_t>(grids.edge, -1, demands.weight.size(), "grid_edge");
   within<int32_t>(kernels.loads.first, -1, num_resources, "slowed_first");
   within<int32_t>(kernels.loads.second, -1, num_resources, "slowed_second");
+  within<int32_t>(kernels.clocks.pool, -1, pools.units.size(), "clock_pool");
+  not_negative(kernels.clocks.joules, "clock_joules");
   rising(grids.traffic_start, grids.traffic.size(), "grid_traffic_start");
   positive(grids.tiles, "grid_tiles");
   not_negative(grids.tile_seconds, "grid_tile_seconds");

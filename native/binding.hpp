@@ -56,7 +56,7 @@ class Binding {
       }
     }
     for (std::size_t i = 0; i < unbound_.size(); ++i) {
-      if (unbound_[i]) write(program_.own[i], program_.own[i].backing);
+      if (unbound_[i]) write(program_.own[i], stage_of(program_.own[i]).value_or(program_.own[i].backing));
     }
   }
 
@@ -81,6 +81,16 @@ class Binding {
     const bool stages = own.shared && is_backed && (staging.always || memory.size() <= staging.up_to);
     if (location.is_ordinary() && stages) return std::nullopt;
     return location;
+  }
+
+  // Data in the heap is its own stage: peers access it directly, and copies between the two are none.
+  [[nodiscard]] std::optional<Location> stage_of(const OwnBuffer& own) const {
+    for (const Bound& each : bound_) {
+      if (static_cast<std::int32_t>(each.buffer) != own.stage_of || each.memory.empty()) continue;
+      const Location location = Location::of(each.memory, program_.resolver.heap);
+      if (!location.is_ordinary()) return Location{location.word | Location::kDirect, location.nbytes};
+    }
+    return std::nullopt;
   }
 
   void stage(const OwnBuffer& own, Bytes memory) {

@@ -7,6 +7,7 @@ void bind_runtime(nanobind::module_& module);
 void bind_codecs(nanobind::module_& module);
 void bind_trace(nanobind::module_& module);
 void bind_embedding(nanobind::module_& module);
+void bind_signal_pad(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of weft.";
@@ -17,4 +18,5 @@ NB_MODULE(_core, module) {
   bind_codecs(module);
   bind_trace(module);
   bind_embedding(module);
+  bind_signal_pad(module);
 }

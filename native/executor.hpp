@@ -224,9 +224,9 @@ class Executor {
     switch (row.kind) {
       case Kind::copy:
         return row.slot ? copy_slot(row, slices[0], slices[1])
-                        : copy(slices[0], slices[1], program_.streamed());
+                        : copy(slices[0], slices[1], row.cached ? SIZE_MAX : program_.streamed());
       case Kind::broadcast:
-        return broadcast(slices[0], slices.subspan(1), program_.streamed());
+        return broadcast(slices[0], slices.subspan(1), row.cached ? SIZE_MAX : program_.streamed());
       case Kind::swap:
         return swap(slices[0], slices[1]);
       case Kind::reduce:

@@ -103,6 +103,7 @@ class FairShare {
     weight_[at(edge)] = value;
   }
 
+  double cap(int32_t flow) const { return cap_[at(flow)]; }
   double weight(int64_t edge) const { return weight_[at(edge)]; }
   double capacity(int32_t resource) const { return capacity_[at(resource)]; }
   std::span<const int64_t> starts() const { return demands_.start; }

@@ -42,7 +42,7 @@ inline std::optional<Fault> fault_of(const Abort& abort, const Control& control,
     case AbortCause::timeout: {
       const std::string came = abort.want != 0 ? " (" + have + " of " + want + " came)" : "";
       return Fault{FaultReason::timeout, abort.rank,
-                   me + " timed out after " + seconds_text(timeout) + " s at " + at + came +
+                   me + ": timeout after " + seconds_text(timeout) + " s at " + at + came +
                        control.missing(self, abort.row < 0 ? abort.rank : -1)};
     }
     case AbortCause::disagree:

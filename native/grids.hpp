@@ -17,7 +17,6 @@ struct Grids {
   std::span<const double> tile_seconds;  // of one tile that has a unit to itself
   std::span<const int32_t> units;        // the most it may use
   std::span<const int32_t> slots;        // workgroups that fit on a unit
-  std::span<const uint8_t> fixed;        // its tiles were dealt to units when it started
   std::span<const int32_t> edge;         // its demand of memory, or -1
   std::span<const int64_t> traffic_start;
   std::span<const double> traffic;  // weight of that demand on 0, 1, 2 .. units
@@ -30,10 +29,18 @@ struct Loads {
   double stretch = 0;  // a full load makes a request take 1 + stretch times as long
 };
 
+// A device at its power limit: what others draw is taken from its units, whose clock falls.
+struct Clocks {
+  std::span<const double> joules;  // by resource: for each unit of its use
+  std::span<const int32_t> pool;   // by resource: the device that pays for it, or -1
+  double unit_watts = 0;           // of a unit that computes; 0: clocks stay
+};
+
 struct GridKernels {
   Grids grids;
   Loads loads;
   double dispatch_share = 1;  // of freed slots, to a kernel that waits behind a grid
+  Clocks clocks = {};
 };
 
 // One grid on its units. Time is counted in tiles: every tile takes one. Units of a group come free
@@ -42,8 +49,7 @@ struct GridKernels {
 class Progress {
  public:
   Progress() = default;
-  Progress(double tiles, int32_t units, bool fixed)
-      : waiting_(tiles), units_(units), dealt_(units), fixed_(fixed) {
+  Progress(double tiles, int32_t units) : waiting_(tiles), units_(units) {
     if (units > 0) groups_.push_back({static_cast<double>(units), 0.0});
     span_ = makespan();
   }
@@ -55,9 +61,8 @@ class Progress {
 
   // When workgroups that need so many slots get them, from where `passed` of the span has: when
   // the grid has no tile left that would take them, or when their share of the slots that came
-  // free is enough. Tiles that were dealt keep their units to the end.
+  // free is enough.
   double admission(double passed, double need, double share, double slots) const {
-    if (fixed_) return span_;
     const double unfinished = total() - ended(passed);
     const double by_share = share > 0 ? unfinished - need / share : 0.0;
     const double few = std::max(units_ * slots - need, by_share);
@@ -67,10 +72,6 @@ class Progress {
 
   // The units change when `passed` of the span has.
   void change(double passed, int32_t units) {
-    if (fixed_) {
-      deal_anew(passed, units);
-      return;
-    }
     if (units_ > 0) advance(passed);
     if (units > units_) groups_.push_back({static_cast<double>(units - units_), 0.0});
     sort();
@@ -183,20 +184,10 @@ class Progress {
     waiting_ = std::max(0.0, left);
   }
 
-  // Lists of tiles stay with their units: none is handed to a unit that comes free, and those
-  // whose unit is taken share the rest.
-  void deal_anew(double passed, int32_t units) {
-    const double left = units_ > 0 ? span_ - passed : span_;
-    span_ = left * std::max(1, std::min(dealt_, units_)) / std::max(1, std::min(dealt_, units));
-    units_ = units;
-  }
-
   std::vector<Group> groups_;  // first free first
   double waiting_ = 0;         // tiles that have no unit yet
   double span_ = 0;
   int32_t units_ = 0;
-  int32_t dealt_ = 0;
-  bool fixed_ = false;
 };
 
 }  // namespace weft

@@ -19,8 +19,11 @@ namespace weft {
 // contract of a schedule orders them, so plain loads and stores are enough.
 struct Location {
   static constexpr std::uint64_t kOrdinary = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t kDirect = std::uint64_t{1} << 62;
 
-  std::uint64_t word = 0;    // an offset in the heap, or kOrdinary and an address
+  // An offset in the heap, or kOrdinary and an address. With kDirect it is the offset of the data that a
+  // stage stands for, which is in the heap itself: see Access::direct.
+  std::uint64_t word = 0;
   std::uint64_t nbytes = 0;  // its size
 
   // The location of this process's ``memory``, given the mapping of the heap.
@@ -33,6 +36,7 @@ struct Location {
   }
 
   [[nodiscard]] bool is_ordinary() const noexcept { return (word & kOrdinary) != 0; }
+  [[nodiscard]] bool is_direct() const noexcept { return (word & kDirect) != 0; }
   [[nodiscard]] std::uint64_t address() const noexcept { return word & ~kOrdinary; }
   bool operator==(const Location&) const = default;
 };
@@ -43,6 +47,7 @@ struct Access {
   std::uint32_t rank = 0;        // the owner of the buffer
   std::uint64_t offset = 0;
   std::uint64_t stride = 0;  // distance to the next copy of a rotating buffer
+  std::uint64_t direct = 0;  // the offset of a slice of a stage in the data that it stands for
   Bytes fixed;  // the size of the slice; its data only without a location
 
   Access() = default;
@@ -80,15 +85,17 @@ struct AddressResolver {
     if (access.location == nullptr) return ResolvedSlice{access.fixed, 0, self};
     const Location location = *access.location;
     const std::uint64_t nbytes = elastic ? location.nbytes : access.size();
-    if (access.offset > location.nbytes || nbytes > location.nbytes - access.offset) return std::nullopt;
+    const std::uint64_t offset = location.is_direct() ? access.direct : access.offset;
+    if (offset > location.nbytes || nbytes > location.nbytes - offset) return std::nullopt;
     if (location.is_ordinary()) {
-      const std::uint64_t address = location.address() + access.offset;
+      const std::uint64_t address = location.address() + offset;
       if (access.rank != self && nbytes != 0) {
         return ResolvedSlice{{static_cast<std::byte*>(nullptr), nbytes}, address, access.rank};
       }
       return ResolvedSlice{{reinterpret_cast<std::byte*>(address), nbytes}, 0, self};
     }
-    const std::uint64_t begin = location.word + access.offset + copy * access.stride;
+    const std::uint64_t begin = location.is_direct() ? (location.word & ~Location::kDirect) + offset
+                                                     : location.word + offset + copy * access.stride;
     if (begin > heap.size() || nbytes > heap.size() - begin) return std::nullopt;
     return ResolvedSlice{heap.subspan(begin, nbytes), 0, self};
   }

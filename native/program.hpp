@@ -70,6 +70,7 @@ struct Row {
   Reduction reduction;
   std::int32_t coder = -1;  // of an encode or decode, into Program::coders; -1: as it is
   bool slot = false;        // a copy of a slot: as much of it as is in use
+  bool cached = false;      // what a copy writes is read again at once: no streaming stores
 };
 
 // Rows that run in order: a queue, or one lane of a launch.
@@ -88,6 +89,7 @@ struct OwnBuffer {
   bool shared = true;  // other ranks access it
   bool filled = true;  // the caller's bytes are read
   bool taken = true;   // the caller's bytes are written
+  std::int32_t stage_of = -1;  // the buffer it is a stage of, if the schedule has both
 };
 
 struct Program {

@@ -40,6 +40,10 @@ WEFT_INLINE void merge(const std::byte* a, const std::byte* b, std::byte* out,
   if constexpr (std::is_same_v<T, Half> && kLevel != Level::plain) {
     return merge_halves<Op>(a, b, out, count);
   }
+  if constexpr (std::is_same_v<T, Brain>) {
+    if constexpr (kLevel == Level::avx512_bf16) return merge_brains_avx512<Op>(a, b, out, count);
+    return merge_brains<Op>(a, b, out, count);
+  }
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
     const T value = combine<Op>(load<T>(a, i), load<T>(b, i));
@@ -48,7 +52,7 @@ WEFT_INLINE void merge(const std::byte* a, const std::byte* b, std::byte* out,
 }
 
 template <class T>
-T scaled(T value, const Scale& scale, std::size_t num_sources) noexcept {
+WEFT_INLINE T scaled(T value, const Scale& scale, std::size_t num_sources) noexcept {
   if constexpr (kIsComplex<T>) {
     return value;  // its parts are scaled one by one
   } else if constexpr (std::is_integral_v<T>) {
@@ -63,7 +67,7 @@ T scaled(T value, const Scale& scale, std::size_t num_sources) noexcept {
 }
 
 template <class T>
-void rescale(const std::byte* from, std::byte* to, std::size_t count, const Scale& scale,
+WEFT_INLINE void rescale(const std::byte* from, std::byte* to, std::size_t count, const Scale& scale,
              std::size_t num_sources) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     const T value = scaled(load<T>(from, i), scale, num_sources);
@@ -118,12 +122,20 @@ WEFT_AVX512 void reduce_avx512(std::span<const Bytes> srcs, Bytes dst,
                                const Scale& scale) noexcept {
   reduce_blocks<T, Op, Level::avx512>(srcs, dst, scale);
 }
+template <class T, class Op>
+WEFT_AVX512_BF16 void reduce_avx512_bf16(std::span<const Bytes> srcs, Bytes dst,
+                                         const Scale& scale) noexcept {
+  reduce_blocks<T, Op, Level::avx512_bf16>(srcs, dst, scale);
+}
 #endif
 
 // The widest that this machine has; all of them round alike.
 template <class T, class Op>
 Reducer reducer_of() {
 #if defined(__x86_64__)
+  if constexpr (std::is_same_v<T, Brain>) {
+    if (has_avx512_bf16()) return &reduce_avx512_bf16<T, Op>;
+  }
   if (level() == Level::avx512) return &reduce_avx512<T, Op>;
   if (level() == Level::avx2) return &reduce_avx2<T, Op>;
 #endif

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,13 +15,16 @@
 #include <immintrin.h>
 #define WEFT_AVX2 [[gnu::target("avx2,f16c,bmi,popcnt")]]
 #define WEFT_AVX512 [[gnu::target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]]
+#define WEFT_AVX512_BF16 \
+  [[gnu::target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]]
 #endif
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
 namespace weft {
 
-enum class Level : std::uint8_t { plain, avx2, avx512 };
+enum class Level : std::uint8_t { plain, avx2, avx512, avx512_bf16 };
 
+// At most avx512: only reductions of bfloat16 look for more.
 inline Level level() noexcept {
 #if defined(__x86_64__)
   static const Level found = [] {
@@ -40,7 +44,80 @@ inline Level level() noexcept {
 #endif
 }
 
+// Whether the machine has instructions that round to bfloat16.
+inline bool has_avx512_bf16() noexcept {
 #if defined(__x86_64__)
+  static const bool found = level() == Level::avx512 && bool(__builtin_cpu_supports("avx512bf16"));
+  return found;
+#else
+  return false;
+#endif
+}
+
+// Pairs of bfloat16 in words of 32 bits: the upper one is a float when the lower one is masked, the lower
+// one when it is shifted. So a loop over words needs no instructions that widen and narrow vectors. ivdep:
+// out is a or b, or far from both.
+template <class Op>
+WEFT_INLINE void merge_brains(const std::byte* a, const std::byte* b, std::byte* out,
+                              std::size_t count) noexcept {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count / 2; ++i) {
+    std::uint32_t left, right;
+    std::memcpy(&left, a + 4 * i, 4);
+    std::memcpy(&right, b + 4 * i, 4);
+    const auto of = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
+    const Brain low = Brain::from(Op::apply(of(left << 16), of(right << 16)));
+    const Brain high = Brain::from(Op::apply(of(left & 0xffff0000U), of(right & 0xffff0000U)));
+    const std::uint32_t both = static_cast<std::uint32_t>(high.bits) << 16 | low.bits;
+    std::memcpy(out + 4 * i, &both, 4);
+  }
+  for (std::size_t i = count / 2 * 2; i < count; ++i) {
+    Brain left, right;
+    std::memcpy(&left, a + 2 * i, 2);
+    std::memcpy(&right, b + 2 * i, 2);
+    left = combine<Op>(left, right);
+    std::memcpy(out + 2 * i, &left, 2);
+  }
+}
+
+#if defined(__x86_64__)
+template <class Op>
+WEFT_AVX512_BF16 WEFT_INLINE __m512 combined(__m512i left, __m512i right) noexcept {
+  std::array<float, 16> x, y;
+  _mm512_storeu_ps(x.data(), _mm512_castsi512_ps(left));
+  _mm512_storeu_ps(y.data(), _mm512_castsi512_ps(right));
+  for (std::size_t k = 0; k < 16; ++k) x[k] = Op::apply(x[k], y[k]);
+  return _mm512_loadu_ps(x.data());
+}
+
+// The same by the instructions that round. They flush subnormal numbers to zero, which the other levels
+// keep; so vectors that have any take the other way.
+template <class Op>
+WEFT_AVX512_BF16 void merge_brains_avx512(const std::byte* a, const std::byte* b, std::byte* out,
+                                          std::size_t count) noexcept {
+  constexpr int kSubnormal = 0x20;
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+  alignas(64) std::array<std::uint16_t, 32> places;
+  for (std::uint16_t i = 0; i < 16; ++i) {
+    places[2U * i] = i;
+    places[2U * i + 1] = static_cast<std::uint16_t>(16 + i);
+  }
+  const __m512i interleaved = _mm512_load_si512(places.data());
+  std::size_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const __m512i left = _mm512_loadu_si512(a + 2 * i), right = _mm512_loadu_si512(b + 2 * i);
+    const __m512 low = combined<Op>(_mm512_slli_epi32(left, 16), _mm512_slli_epi32(right, 16));
+    const __m512 high = combined<Op>(_mm512_and_si512(left, upper), _mm512_and_si512(right, upper));
+    if ((_mm512_fpclass_ps_mask(low, kSubnormal) | _mm512_fpclass_ps_mask(high, kSubnormal)) != 0) {
+      merge_brains<Op>(a + 2 * i, b + 2 * i, out + 2 * i, 32);
+      continue;
+    }
+    const auto rounded = std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    _mm512_storeu_si512(out + 2 * i, _mm512_permutexvar_epi16(interleaved, rounded));
+  }
+  merge_brains<Op>(a + 2 * i, b + 2 * i, out + 2 * i, count - i);
+}
+
 // Eight at a time by the instructions that convert them; the rest one by one, alike.
 template <class Op>
 WEFT_AVX2 void merge_halves(const std::byte* a, const std::byte* b, std::byte* out,
@@ -65,6 +142,8 @@ WEFT_AVX2 void merge_halves(const std::byte* a, const std::byte* b, std::byte* o
   }
 }
 #else
+template <class Op>
+void merge_brains_avx512(const std::byte*, const std::byte*, std::byte*, std::size_t) noexcept {}
 template <class Op>
 void merge_halves(const std::byte*, const std::byte*, std::byte*, std::size_t) noexcept {}
 #endif

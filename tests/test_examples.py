@@ -27,3 +27,23 @@ def test_plan_and_apply_trains_by_its_plan_and_says_so(tmp_path):
     assert "all_reduce" in done.stdout
     first, last = done.stdout.split("loss ")[1].split(" in ")[0].split(" -> ")
     assert float(last) < float(first)
+
+
+@pytest.mark.torch
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+def test_watch_training_names_the_rank_that_loads_slowly(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, EXAMPLES / "watch_training.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path), "STEPS": "40"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "slowest rank 1" in done.stdout
+    assert "slowest is rank 1" in done.stdout
+    assert (tmp_path / "overlap.html").stat().st_size > 0

@@ -89,7 +89,7 @@ def test_predict_takes_names_and_values(workload, by_name):
 
 
 def test_predict_takes_ranks_of_a_platform():
-    assert weft.predict("gpt2", "a100-8", num_ranks=2).workload.num_ranks == 2
+    assert weft.predict("gpt2", "a100-8", num_ranks=2).graph.num_ranks == 2
     assert weft.predict("gpt2", weft.platform("a100-8"), num_ranks=2).platform.num_ranks == 2
 
 
@@ -106,7 +106,7 @@ def test_simulate_takes_the_name_of_a_platform():
 
 
 def test_what_cannot_be_asked_is_said(workload, tmp_path):
-    with pytest.raises(UsageError, match="expected a Workload or its name"):
+    with pytest.raises(UsageError, match="expected a StepGraph or its name"):
         weft.predict(8, "mi300x-8")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'batch' is too late"):
         weft.predict(workload, "mi300x-8", settings={"batch": 4})

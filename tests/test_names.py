@@ -46,3 +46,8 @@ def test_a_module_name_is_used_once():
 def test_a_name_in_two_places_is_found():
     found = used_twice([("Layout", "a.py"), ("Plan", "a.py"), ("Layout", "b.py")], set())
     assert found == {"Layout": ["a.py", "b.py"]}
+
+
+def test_no_folder_has_more_than_25_modules():
+    sizes = {folder: len(list(folder.glob("*.py"))) for folder in SRC.rglob("*") if folder.is_dir()}
+    assert {folder.name: size for folder, size in sizes.items() if size > 25} == {}

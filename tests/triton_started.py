@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 
-def started(module, *arguments, **variables):
+def started(module, *arguments, timeout=110, **variables):
     """Run ``tests.<module>`` and give the words it wrote."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", f"tests.{module}", *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout,
         check=False,
         env={**os.environ, **variables},
     )

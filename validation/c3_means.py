@@ -29,4 +29,4 @@ def priced_list(machine: Platform) -> list[PricedPair]:
 
 def mean_percent(rows: list[PricedPair], strategy: str) -> float:
     """Return the mean percent of ideal of one strategy."""
-    return fmean(row.percent_of_ideal for row in rows if row.choice.strategy == strategy)
+    return fmean(row.percent_of_ideal for row in rows if row.choice.name == strategy)

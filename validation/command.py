@@ -1,6 +1,6 @@
 """What ``weft validate`` and ``python -m validation`` do: compute figures and print them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ _ACCURACY = """Every published or measured figure that weft knows, and what weft
 by `weft validate -o FILE.md`. *Fitted* figures went into a model and prove nothing; the others are
 the proof. ✗ is further off than was allowed before it was computed, - has no limit.
 """
+# Plots that the page shows, by group; they are in docs/plots.
+_PAGE_PLOTS = {"predict": ("ranges", "parity-products", "parity-layers", "parity-attention")}
 _UNITS = {"percent": " %", "points": " points", "ratio": "x", "value": ""}
 
 
@@ -86,9 +88,17 @@ def _print(found: "list[tuple[Group, list[Target]]]") -> None:
     from weft.report.text import print_table
 
     for group, targets in found:
-        rows = [_shown(target.as_row()) for target in targets]
-        print_table(_columns(), rows, title=f"{group.name}: {group.question}")
+        for part, mine in _parts(targets):
+            rows = [_shown(target.as_row()) for target in mine]
+            print_table(_columns(), rows, title=f"{group.name}, {part}: {group.question}")
         print(_summary(targets) + "\n")
+
+
+def _parts(targets: "list[Target]") -> Iterator[tuple[str, "list[Target]"]]:
+    """Yield figures that nothing was fitted to apart from those that prove nothing."""
+    for part, fitted in (("unseen", False), ("fitted", True)):
+        if mine := [target for target in targets if target.fitted == fitted]:
+            yield part, mine
 
 
 def _summary(targets: "list[Target]") -> str:
@@ -130,7 +140,10 @@ def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:
 
     parts = ["# How far off is weft?\n", _ACCURACY]
     for group, targets in found:
-        rows = [_shown(target.as_row()) for target in targets]
         parts += [f"## {group.name}\n", f"{group.question} {_summary(targets)}\n"]
-        parts.append(markdown_table(_columns(), rows))
+        for name in _PAGE_PLOTS.get(group.name, ()):
+            parts.append(f"![{name.replace('-', ', ')}](plots/{group.name}-{name}.svg)\n")
+        for part, mine in _parts(targets):
+            rows = [_shown(target.as_row()) for target in mine]
+            parts += [f"### {group.name}, {part}\n", markdown_table(_columns(), rows)]
     return "\n".join(parts)

@@ -1,20 +1,30 @@
-"""Fit NCCL's collectives to measured tables and write the catalogue's library files.
+"""Fit collectives of NCCL and of servers to measured tables; write the catalogue's library files.
 
-    WEFT_DATA=folder python -m validation.fit_nccl [DEVICE..] [algorithms]
+    WEFT_DATA=folder python -m validation.fit_nccl [DEVICE..] [algorithms] [servers]
 
-``algorithms`` are those between nodes, fitted to logs. The tables stay where they are. The same
+``algorithms`` are those between nodes, fitted to logs; ``servers`` all-reduces of vLLM, SGLang and
+TensorRT-LLM. The tables stay where they are. The same
 tables give the same files to the bit.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from validation.nccl_algorithms_fit import fitted_algorithms
 from validation.nccl_fit import fitted_library
-from validation.nccl_tables import NODES, TABLES, data_folder, read_cells
+from validation.nccl_tables import (
+    SERVER_TABLES,
+    SERVERS,
+    TABLES,
+    data_folder,
+    node_of,
+    read_cells,
+    read_server_cells,
+)
 from weft.hardware import platform
 from weft.hardware.libraries import ALGORITHMS, FOLDER, Fit, Library
 from weft.hardware.toml_text import to_toml
@@ -28,16 +38,23 @@ def main(devices: list[str]) -> int:
     if folder is None:
         print("the measured tables are not here: set WEFT_DATA to their folder", file=sys.stderr)
         return 1
-    for device in devices or [*TABLES, "algorithms"]:
+    for device in devices or [*TABLES, "algorithms", "servers"]:
         if device == "algorithms":
             _write_algorithms(folder)
-            continue
-        cells = read_cells(folder, TABLES[device])
-        found = fitted_library(cells, platform(NODES.get(device, f"{device}-8")))
-        path = FOLDER / f"nccl-{device}.toml"
-        path.write_text(HEAD + to_toml(_table(found)), encoding="utf-8")
-        print(f"wrote {path.name}: {len(found.fits)} fits to {len(cells)} cells")
+        elif device == "servers":
+            for server, (name, system) in product(SERVERS, SERVER_TABLES.items()):
+                cells = read_server_cells(folder, system, server)
+                _write_library(fitted_library(cells, platform(node_of(name)), server))
+        else:
+            cells = read_cells(folder, TABLES[device])
+            _write_library(fitted_library(cells, platform(node_of(device))))
     return 0
+
+
+def _write_library(found: Library) -> None:
+    path = FOLDER / f"{found.name}-{found.device}.toml"
+    path.write_text(HEAD + to_toml(_table(found)), encoding="utf-8")
+    print(f"wrote {path.name}: {len(found.fits)} fits")
 
 
 def _write_algorithms(folder: Path) -> None:
@@ -53,7 +70,7 @@ def _write_algorithms(folder: Path) -> None:
 
 
 def _table(library: Library) -> dict[str, Any]:
-    table = asdict(library)
+    table = {key: value for key, value in asdict(library).items() if value != ""}
     return {**table, "fits": [dict(_entries(fit)) for fit in library.fits]}
 
 

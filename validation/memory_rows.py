@@ -106,29 +106,34 @@ def memory_targets(folder: Path) -> Iterator[Target]:
 
 
 def simumax_rows(folder: Path) -> Iterator[MemoryRow]:
-    """Read Llama slices on 8 B200: bf16, distributed optimizer, fp32 gradients."""
+    """Read Llama slices on 8 B200."""
+    with (folder / "simumax_b200" / "llama_b200.csv").open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            model = simumax_model(row)
+            expected = max(each.total for each in stage_memories(model, Layout(model, 8)))
+            measured = float(row["real_alloc_gib"])
+            yield MemoryRow(row["model"], row["case"], measured, expected / _GIB)
+
+
+def simumax_model(row: dict[str, str]) -> Transformer:
+    """Return the model of a row of SimuMax: bf16, distributed optimizer, fp32 gradients."""
     shapes = {
         "llama3-70b": MODELS["llama-3-70b"],
         "llama3-405b": replace(MODELS["llama-3.1-405b"], kv_heads=16),
     }
-    with (folder / "simumax_b200" / "llama_b200.csv").open(encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            tp, dp = int(row["tp"]), int(row["dp"])
-            model = replace(
-                shapes[row["model"]],
-                layers=int(row["layers"]),
-                seq=int(row["seq_len"]),
-                tp=tp,
-                pp=int(row["pp"]),
-                sp=tp > 1,
-                batch=int(row["micro_batches"]) * dp,
-                micro_batch=int(row["micro_batch"]),
-                zero=1,
-                grad_dtype="fp32",
-            )
-            expected = max(each.total for each in stage_memories(model, Layout(model, 8)))
-            measured = float(row["real_alloc_gib"])
-            yield MemoryRow(row["model"], row["case"], measured, expected / _GIB)
+    tp, dp = int(row["tp"]), int(row["dp"])
+    return replace(
+        shapes[row["model"]],
+        layers=int(row["layers"]),
+        seq=int(row["seq_len"]),
+        tp=tp,
+        pp=int(row["pp"]),
+        sp=tp > 1,
+        batch=int(row["micro_batches"]) * dp,
+        micro_batch=int(row["micro_batch"]),
+        zero=1,
+        grad_dtype="fp32",
+    )
 
 
 def megatron_rows(folder: Path) -> Iterator[MemoryRow]:
@@ -146,7 +151,7 @@ def megatron_rows(folder: Path) -> Iterator[MemoryRow]:
             ):
                 continue
             try:
-                model = _megatron(row)
+                model = golden_model(row)
                 last = stage_memories(model, Layout(model, int(row["gpus"])))[-1]
             except WeftError:
                 continue  # what cannot be described is not compared
@@ -154,7 +159,8 @@ def megatron_rows(folder: Path) -> Iterator[MemoryRow]:
             yield MemoryRow(row["model"], name, float(row["peak_gib"]), last.total / _GIB)
 
 
-def _megatron(row: dict[str, str]) -> Transformer:
+def golden_model(row: dict[str, str]) -> Transformer:
+    """Return the model of a row of the golden values, by its arguments."""
     arguments: dict[str, Any] = {"vocab_size": _VOCABULARY}
     for key, value in json.loads(row["other_args"] or "{}").items():
         arguments[key.replace("-", "_")] = value

@@ -6,6 +6,7 @@ recorded with the curves of the catalogue are shown.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,15 @@ import numpy as np
 from validation.nccl_algorithms_fit import fitted_algorithms, inside_range, read_logs
 from validation.nccl_fit import fitted_library
 from validation.nccl_tables import (
+    SERVER_TABLES,
+    SERVERS,
     SOURCE,
     TABLES,
     Cell,
     data_folder,
     read_cells,
     read_nccl_tests,
+    read_server_cells,
 )
 from validation.splits import NCCL_BETWEEN_NODES
 from validation.target import Target
@@ -52,10 +56,25 @@ def targets() -> Iterator[Target]:
             node = platform(known.node)
             known, note = fitted_library(read_cells(folder, system), node), "fitted again"
         yield from _left_out(known, note)
+    yield from _servers(folder)
     yield from _in_a_step_of_v100()
     yield from _between_nodes(folder)
     if folder is not None:
         yield from _elsewhere(folder)
+
+
+def _servers(folder: Path | None) -> Iterator[Target]:
+    """Score all-reduces of servers; the knots are NCCL's, nothing was chosen by these errors."""
+    for server, (device, system) in product(SERVERS, SERVER_TABLES.items()):
+        known, note = library(server, device), "recorded"
+        if folder is not None:
+            cells = read_server_cells(folder, system, server)
+            known, note = fitted_library(cells, platform(known.node), server), "fitted again"
+        limits = {HELD_BACK: 8.0, "one version left out": 15.0}
+        for what, error, _ in _pooled([fit.errors for fit in known.fits]):
+            if what in limits:
+                name = f"{device} all_reduce of {server}, {what}"
+                yield _error(name, SOURCE, error, allowed=limits[what], note=note)
 
 
 def _between_nodes(folder: Path | None) -> Iterator[Target]:

@@ -96,7 +96,7 @@ def _seconds(cells: Iterable[Cell]) -> Floats:
 
 
 def _rising(nbytes: Floats, knots: Sequence[float]) -> Floats:
-    """Give, for each size, how much of the rise between any two knots lies below it."""
+    """Return for each size how much of the rise between any two knots lies below it."""
     columns = [np.ones_like(nbytes)]
     for place, (left, right) in enumerate(pairwise(knots), start=2):
         share = (nbytes - left) / (right - left)
@@ -152,14 +152,18 @@ def cross_validated(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
     return replace(fit, errors=errors)
 
 
-def fitted_library(cells: Sequence[Cell], node: Platform) -> Library:
-    """Fit everything that was measured on a machine."""
+def fitted_library(cells: Sequence[Cell], node: Platform, server: str = "") -> Library:
+    """Fit everything that was measured on a machine: of NCCL, or of a server's own kernels.
+
+    A server changes from one kernel to another at sizes that depend on the number of ranks, so
+    each number has a curve of its own.
+    """
     device = node.require_device().name
-    groups = groups_of(cells, by_count=node.staged)
-    fits = [cross_validated(group, sharp=device in SHARP) for group in groups]
+    groups = groups_of(cells, by_count=bool(server) or node.staged)
+    fits = [cross_validated(group, sharp=not server and device in SHARP) for group in groups]
     pairs = zip(fits, groups, strict=True)
     return Library(
-        name="nccl",
+        name=server or "nccl",
         device=device,
         basis="fitted",
         source=SOURCE,
@@ -167,6 +171,7 @@ def fitted_library(cells: Sequence[Cell], node: Platform) -> Library:
         smallest=min(c.nbytes for c in cells),
         largest=max(c.nbytes for c in cells),
         fits=tuple(_with_other_version(fit, group, fits) for fit, group in pairs),
+        fallback="nccl" if server else "",
     )
 
 

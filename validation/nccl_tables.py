@@ -18,8 +18,14 @@ from weft.hardware.libraries import version_key
 TABLES = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "l40s"}
 """Devices with a table, and the system that each is called after there."""
 
-NODES = {"l40s": "l40s-8-nop2p"}
+NODES = {"l40s": "l40s-8-nop2p", "gb200": "gb200-nvl72"}
 """Machines of the catalogue that tables were measured on, where not ``DEVICE-8``."""
+
+
+def node_of(device: str) -> str:
+    """Return the machine of the catalogue that tables of a device were measured on."""
+    return NODES.get(device, f"{device}-8")
+
 
 SOURCE = "NVIDIA's tables, ai-dynamo/aiconfigurator @095f58a51c4c, Apache-2.0"
 
@@ -52,6 +58,30 @@ def read_cells(folder: Path, system: str) -> tuple[Cell, ...]:
     found = {path.name.split("_")[1]: path for path in files}
     ordered = sorted(found, key=version_key)
     return tuple(cell for version in ordered for cell in _read_table(found[version], version))
+
+
+SERVERS = ("sglang", "trtllm", "vllm")
+"""Inference servers with all-reduces of their own, by their names in the tables."""
+
+SERVER_TABLES = TABLES | {"gb200": "gb200"}
+
+
+def read_server_cells(folder: Path, system: str, server: str) -> tuple[Cell, ...]:
+    """Read the all-reduces of a server in CUDA graphs, in all versions. Sizes count elements."""
+    pattern = f"{server}_*_custom_allreduce_perf.csv.gz"
+    files = (folder / "aiconfigurator" / system / "comm").glob(pattern)
+    found = {path.name.split("_")[1]: path for path in files}
+    cells = []
+    for version in sorted(found, key=version_key):
+        times = defaultdict(list)
+        with gzip.open(found[version], "rt", encoding="utf-8") as lines:
+            for row in csv.DictReader(lines):
+                if "eager" not in row["kernel_source"]:
+                    key = int(row["num_gpus"]), 2 * int(row["message_size"])
+                    times[key].append(float(row["latency"]) * 1e-3)
+        for (ranks, nbytes), seconds in sorted(times.items()):
+            cells.append(Cell(version, "all_reduce", "half", ranks, nbytes, median(seconds)))
+    return tuple(cells)
 
 
 def _read_table(path: Path, version: str) -> Iterator[Cell]:

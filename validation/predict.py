@@ -16,6 +16,9 @@ from validation.predict_kernels import (
 )
 from validation.predict_steps import step_targets
 from validation.target import Target
+from validation.unseen_plots import plots
+
+__all__ = ["NAME", "QUESTION", "plots", "targets"]
 
 NAME = "predict"
 QUESTION = "How long do kernels take: shapes, tables and whole devices that no fit was shown?"

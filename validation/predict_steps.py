@@ -19,7 +19,7 @@ from weft.models.named import DLRMS
 from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
-from weft.workload import NO_HOST, Workload
+from weft.step import NO_HOST, StepGraph
 
 _NEUSIGHT = "NeuSight (ASPLOS 2025), sitar-lab/NeuSight @6945927d9afc"
 _MLPERF = "MLPerf Training v4.0, mlcommons/training_results_v4.0 @6fe954378efe"
@@ -70,8 +70,8 @@ def _neusight(folder: Path) -> Iterator[Target]:
         file = there / f"gpt2_large-train-1024-4-{way}.json"
         if file.is_file():
             measured = json.loads(file.read_text(encoding="utf-8"))["e2e_latency"] / 1e3
-            workload = transformer_step.build("gpt2-large", spread, 4)
-            found = predict_seconds(workload, machine)
+            graph = transformer_step.build("gpt2-large", spread, 4)
+            found = predict_seconds(graph, machine)
             yield _target(f"GPT-2 large, 4 A100, {way}", measured, found, _NEUSIGHT)
 
 
@@ -106,7 +106,7 @@ def _measured(file: Path) -> Mapping[tuple[str, int], list[float]]:
     return found
 
 
-def _gpt3(num_ranks: int) -> Workload:
+def _gpt3(num_ranks: int) -> StepGraph:
     """TP 4, PP 8 interleaved, fp8 products, 2304 sequences, two a micro batch."""
     model = replace(
         MODELS["gpt3-175b"], tp=4, pp=8, batch=2304, micro_batch=2, math="fp8", interleave=6,
@@ -115,7 +115,7 @@ def _gpt3(num_ranks: int) -> Workload:
     return transformer_step.build("gpt3", model, num_ranks)
 
 
-def _lora(num_ranks: int) -> Workload:
+def _lora(num_ranks: int) -> StepGraph:
     """LLaMA-2 70B with adapters of rank 16: TP 4, on 64 GPUs CP 2; 8 sequences of 8192 tokens."""
     model = replace(
         MODELS["llama-2-70b"], seq=8192, batch=8, micro_batch=1, tp=4, sp=True,
@@ -124,7 +124,7 @@ def _lora(num_ranks: int) -> Workload:
     return transformer_step.build("llama2_70b_lora", model, num_ranks)
 
 
-def _bert(num_ranks: int) -> Workload:
+def _bert(num_ranks: int) -> StepGraph:
     """BERT large in fp16. Padding is left out there: half of 512 tokens (arXiv 2107.02027).
 
     At most 76 tokens of a sample are masked and predicted.
@@ -134,7 +134,7 @@ def _bert(num_ranks: int) -> Workload:
     return transformer_step.build("bert", model, num_ranks)
 
 
-def _dlrm(num_ranks: int) -> Workload:
+def _dlrm(num_ranks: int) -> StepGraph:
     """DLRM-DCNv2 in half precision, tables placed as weft would.
 
     The rows of a sample follow from its one index of Criteo, so they repeat as those do.

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from weft.hardware import Platform, platform
 from weft.models.named import generate
-from weft.planner.plan import STRATEGIES, Limits
+from weft.planner.plan import Limits
 from weft.planner.planning import drafted_step
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library
+from weft.schedule.strategy import STRATEGIES
 from weft.step import StepEngine
 
 if TYPE_CHECKING:
-    from weft.workload import Workload
+    from weft.step import StepGraph
 
 NODE = "mi300x-8"
 _ROOM = 1 << 62  # bytes of memory that a strategy may take: as many as it wants
@@ -32,7 +33,7 @@ class Job:
     batch: int
     replica: int = 1
 
-    def on(self, num_ranks: int) -> Workload:
+    def on(self, num_ranks: int) -> StepGraph:
         """Make it for so many ranks."""
         settings = dict(self.settings)
         settings["batch"] = str(self.batch * (num_ranks // self.replica))
@@ -97,7 +98,7 @@ def point(job: Job, num_ranks: int) -> Point:
     )
 
 
-def _by_strategy(workload: Workload, machine: Platform) -> tuple[float, dict[str, float]]:
+def _by_strategy(workload: StepGraph, machine: Platform) -> tuple[float, dict[str, float]]:
     """Return the seconds of a step as it is, and by each strategy alone where it helps."""
     prices = Prices(machine, library=default_library(machine))
     search = drafted_step(StepEngine(workload, machine, prices), prices, Limits(), _ROOM).search

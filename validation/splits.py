@@ -84,9 +84,10 @@ STEPS_FSDP = Split(
 
 STEPS_MEGATRON = Split(
     "vtrain/single_node_a100.csv",
-    fitted=("hidden 1024",),
-    held_out=("hidden 2048",),
-    reason="every model of the other width, with all of its layouts",
+    fitted=("hidden 1024", "hidden 2048, 12 layers"),
+    held_out=("hidden 2048, 16 layers", "hidden 2048, 20 layers", "hidden 2048, 24 layers"),
+    reason="whole models, with all of their layouts. Hidden size 2048 was held out as a whole "
+    "first and scored once, by tp and pp; since then its smallest model is fitted to",
 )
 
 STEPS_TORCHTITAN = Split(
@@ -98,9 +99,10 @@ STEPS_TORCHTITAN = Split(
 
 STEPS_ZERO = Split(
     "internevo/throughput_7b_a100.csv",
-    fitted=(),
-    held_out=("every row",),
-    reason="nothing is fitted to it: another program on another network",
+    fitted=("throughput",),
+    held_out=("flops, recomputed", "flops, fewer micro batches"),
+    reason="the second table where it does not repeat the first: with recomputation, and with "
+    "fewer micro batches to hide the same communication",
 )
 
 STEPS_405B = Split(
@@ -109,4 +111,78 @@ STEPS_405B = Split(
     held_out=("H100 2432", "H100 2560", "GB200, every number of GPUs"),
     reason="the two rows that were in view while parallelism was modelled; no constant is fitted "
     "to them. Other numbers of GPUs and a whole device are held out",
+)
+
+STEPS_LORA = Split(
+    "mlperf_training_v5.0/step_times.csv",
+    fitted=("B200 8",),
+    held_out=("B200 64", "GB200", "H100 64", "MI300X", "MI325X"),
+    reason="other numbers of GPUs and other devices than the one most submitters have",
+)
+
+STEPS_BERT = Split(
+    "mlperf_training_v5.0/step_times.csv",
+    fitted=("B200 8",),
+    held_out=("B200 16", "GB200", "H100 64", "MI300X"),
+    reason="other numbers of GPUs and other devices; H100 is in the rows of v4.0, seen before",
+)
+
+STEPS_DLRM = Split(
+    "mlperf_training_v5.0/step_times.csv",
+    fitted=("v4.0: H100 8",),
+    held_out=("v4.0: H100 4", "v4.0: H100 64", "v5.0: every row"),
+    reason="a whole round on other devices, and other numbers of GPUs; the median of H100 64 was "
+    "printed before",
+)
+
+STEPS_DLRM_NVIDIA = Split(
+    "deeplearningexamples/dlrm_single_node.csv",
+    fitted=("PyTorch A100",),
+    held_out=("PyTorch V100", "TensorFlow2"),
+    reason="a whole device, and a whole framework",
+)
+
+STEPS_BRIDGE = Split(
+    "published_tables/megatron_bridge_25.09_to_26.08.csv",
+    fitted=("LLAMA3_8B", "LLAMA3_70B", "Qwen3_30B_a3B"),
+    held_out=("LLAMA3.1_405B", "Qwen3_235B_a22B", "DeepSeekV3", "GPT OSS 120B"),
+    reason="whole models, dense and with experts; Nemotron and DeepSeek V4 are other "
+    "architectures than weft generates",
+)
+
+STEPS_SIMUMAX = Split(
+    "simumax_b200",
+    fitted=("llama3-70b",),
+    held_out=("llama3-405b",),
+    reason="a whole model of other widths; medians of both were printed before anything was fitted",
+)
+
+STEPS_GOLDENS = Split(
+    "megatron_goldens",
+    fitted=("gpt a100",),
+    held_out=("gpt h100", "bert", "mixtral", "moe"),
+    reason="another device, and whole families of models",
+)
+
+SERVER_ALL_REDUCES = Split(
+    "aiconfigurator/*/comm",
+    fitted=("every version, for the catalogue",),
+    held_out=("every second size", "each version, predicted by the one before"),
+    reason="curves of servers bend where NCCL's do, so nothing is chosen by these errors",
+)
+
+SERVING = Split(
+    "aiconfigurator_silicon/silicon_h100_h200.csv.gz",
+    fitted=("Qwen/Qwen3-32B, one server (agg)",),
+    held_out=(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "nvidia/Llama-3.1-8B-Instruct-FP8",
+        "meta-llama/Llama-3.1-70B",
+        "Qwen/Qwen3-235B-A22B-FP8",
+        "deepseek-ai/DeepSeek-R1",
+        "deepseek-ai/DeepSeek-V3",
+        "openai/gpt-oss-120b",
+    ),
+    reason="whole models, dense and of experts, and a whole device (H200); overheads are "
+    "fitted to one dense model on H100. Models that weft has no configuration of are left out",
 )

@@ -60,7 +60,12 @@ template <> struct FieldsOf<Brain> { using type = BrainFields; };
 template <> struct FieldsOf<Half> { using type = HalfFields; };
 
 template <class T> struct MakePack {
-  static Codec codec() { return without_parameter<Pack<typename FieldsOf<T>::type>>(sizeof(T)); }
+  static Codec codec() {
+    using P = Pack<typename FieldsOf<T>::type>;
+    Codec codec = without_parameter<P>(sizeof(T));
+    codec.decode_unsized = [](Bytes from, Bytes dst, std::size_t) noexcept { return P::decode_blocks(from, dst); };
+    return codec;
+  }
 };
 template <class T> struct MakeInt8 {
   static Codec codec() { return blocks_of<T, 8>(); }

@@ -26,9 +26,10 @@ struct Codec {
   Worst worst = nullptr;  // all three are null for "none"
   Encoder encode = nullptr;
   Decoder decode = nullptr;
+  Decoder decode_unsized = nullptr;  // of frames before blocks had their sizes in front
 };
 
-enum class Verdict : std::uint8_t { good, cut, version, codec, size, checksum, content };
+enum class Verdict : std::uint8_t { good, cut, version, codec, size, checksum, content, base };
 
 inline const char* reason_of(Verdict verdict) noexcept {
   switch (verdict) {
@@ -44,6 +45,8 @@ inline const char* reason_of(Verdict verdict) noexcept {
       return "it holds a chunk of another size";
     case Verdict::checksum:
       return "its checksum is wrong";
+    case Verdict::base:
+      return "it is a change of other values than those held";
     case Verdict::content:
       break;
   }
@@ -54,7 +57,7 @@ inline const char* reason_of(Verdict verdict) noexcept {
 struct FrameHead {
   static constexpr std::uint16_t kMagic = 0x6677;
   static constexpr std::uint8_t kVersion = 1;
-  enum Mode : std::uint8_t { kCoded, kAsItIs };
+  enum Mode : std::uint8_t { kCoded, kAsItIs, kSized };  // sized: sizes of blocks come first
 
   std::uint16_t magic = kMagic;
   std::uint8_t version = kVersion;
@@ -88,6 +91,7 @@ inline std::size_t encode_frame(const Codec& codec, Bytes src, Bytes out) noexce
   head.dtype = codec.dtype;
   head.parameter = codec.parameter;
   head.nbytes = src.size();
+  if (codec.decode_unsized != nullptr) head.mode = FrameHead::kSized;
   std::byte* payload = out.data() + sizeof(head);
   const bool whole = src.size() % codec.item_bytes == 0;
   head.payload = codec.encode == nullptr || !whole
@@ -121,7 +125,9 @@ inline Verdict decode_frame(const Codec& codec, Bytes frame, Bytes dst) noexcept
     copy_wide(payload.data(), dst.size(), dst.data());
     return Verdict::good;
   }
-  const bool good = codec.decode != nullptr && codec.decode(payload, dst, codec.parameter);
+  const bool older = codec.decode_unsized != nullptr && head.mode == FrameHead::kCoded;
+  const Codec::Decoder decode = older ? codec.decode_unsized : codec.decode;
+  const bool good = decode != nullptr && decode(payload, dst, codec.parameter);
   return good ? Verdict::good : Verdict::content;
 }
 

@@ -1,6 +1,7 @@
 // "pack": floating-point numbers without loss. A block of 1024 values keeps sign and mantissa as
 // they are and its exponents as a Window; zeros that are many are kept as a bit each.
 //
+// First the sizes of all blocks, two bytes each, so that blocks can be decoded at once; then they.
 // A block: mode (1 byte), then
 //   zero    nothing: every bit of every value is zero
 //   raw     the values as they are
@@ -31,21 +32,42 @@ class Pack {
 
   // Room that is always enough.
   static constexpr std::size_t worst(std::size_t nbytes) noexcept {
-    return nbytes + nbytes / (kPackBlock * kItem) + 1;
+    return nbytes + (1 + kSize) * (nbytes / (kPackBlock * kItem) + 1);
   }
 
   // ``out`` has worst(src.size()) bytes; answers how many were written. Whole values only.
   static std::size_t encode(Bytes src, Bytes out) noexcept {
-    std::byte* to = out.data();
-    for (std::size_t at = 0; at < src.size(); at += kPackBlock * kItem) {
+    std::byte* sizes = out.data();
+    std::byte* to = sizes + sizes_bytes(src.size());
+    for (std::size_t at = 0; at < src.size(); at += kPackBlock * kItem, sizes += kSize) {
       const std::size_t size = std::min(kPackBlock * kItem, src.size() - at);
-      to = encode_block(src.data() + at, size / kItem, to);
+      std::byte* const end = encode_block(src.data() + at, size / kItem, to);
+      const auto taken = static_cast<std::uint16_t>(end - to);
+      std::memcpy(sizes, &taken, kSize);
+      to = end;
     }
     return static_cast<std::size_t>(to - out.data());
   }
 
   // Whether ``from`` was a whole encoding of dst.size() bytes. Never reads or writes elsewhere.
   static bool decode(Bytes from, Bytes dst) noexcept {
+    const std::size_t table = sizes_bytes(dst.size());
+    if (from.size() < table) return false;
+    const Bytes sizes = from.first(table);
+    Bytes left = from.subspan(table);
+    std::size_t sum = 0;
+    for (std::size_t at = 0; at < table; at += kSize) sum += word_at<std::uint16_t>(sizes.data(), at / kSize);
+    if (sum != left.size() || dst.size() % kItem != 0) return false;
+    for (std::size_t at = 0, number = 0; at < dst.size(); at += kPackBlock * kItem, ++number) {
+      const std::size_t before = left.size(), size = std::min(kPackBlock * kItem, dst.size() - at);
+      if (!decode_block(left, dst.subspan(at, size))) return false;
+      if (before - left.size() != word_at<std::uint16_t>(sizes.data(), number)) return false;
+    }
+    return true;
+  }
+
+  // The same of blocks without their sizes.
+  static bool decode_blocks(Bytes from, Bytes dst) noexcept {
     if (dst.size() % kItem != 0) return false;
     for (std::size_t at = 0; at < dst.size(); at += kPackBlock * kItem) {
       const std::size_t size = std::min(kPackBlock * kItem, dst.size() - at);
@@ -58,6 +80,10 @@ class Pack {
   enum Mode : std::uint8_t { kZero, kRaw, kDense, kSparse, kSigned };
   static constexpr Word kSign = static_cast<Word>(Word{1} << (8 * kItem - 1));
   static constexpr std::size_t kHead = 4;  // base, bits, exceptions
+  static constexpr std::size_t kSize = 2;  // of a block: at most its values and a byte
+  static constexpr std::size_t sizes_bytes(std::size_t nbytes) noexcept {
+    return (nbytes + kPackBlock * kItem - 1) / (kPackBlock * kItem) * kSize;
+  }
   static constexpr std::size_t kOftenKept = 4;  // of 32 values, where nine of ten are zero
   using Words = std::array<Word, kPackBlock + kOftenKept>;
 

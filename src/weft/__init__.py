@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from weft.runtime import Engines, World, prepare, run, spawn, world
     from weft.schedule import Schedule
     from weft.simulator import simulate
+    from weft.step import StepGraph
     from weft.timeline import Timeline
     from weft.torch.capture.capture_step import capture
     from weft.trace import Analysis
     from weft.whatif import analyze
-    from weft.workload import Workload
 
 __version__: str  # that of the installed package
 __all__ = [
@@ -36,8 +36,8 @@ __all__ = [
     "Platform",
     "Prediction",
     "Schedule",
+    "StepGraph",
     "Timeline",
-    "Workload",
     "World",
     "analyze",
     "capture",
@@ -64,7 +64,7 @@ _HOMES = {
     "Prediction": "weft.planner.predict",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",
-    "Workload": "weft.workload",
+    "StepGraph": "weft.step",
     "World": "weft.runtime",
     "analyze": "weft.whatif",
     "capture": "weft.torch.capture.capture_step",
@@ -87,7 +87,7 @@ _PACKAGES = frozenset(
         *("c3", "calibration", "collectives", "compress", "cost", "errors", "fused", "gpu"),
         *("hardware", "models", "planner", "report", "runtime", "schedule", "serving"),
         *("simulator", "step", "sweep", "timeline", "torch", "trace", "units"),
-        *("whatif", "workload"),
+        "whatif",
     }
 )
 

@@ -37,6 +37,7 @@ class FrameStatus(IntEnum):
     SIZE = 4
     CHECKSUM = 5
     CONTENT = 6
+    BASE = 7
 
 def frame_status_reason(status: FrameStatus) -> str: ...
 
@@ -100,8 +101,25 @@ FRAME_VERSION: int
 FRAME_HEAD: int
 
 def seal(
-    frame: NDArray[np.uint8], codec: int, dtype: int, parameter: int, nbytes: int, payload: int
+    frame: NDArray[np.uint8],
+    codec: int,
+    dtype: int,
+    parameter: int,
+    nbytes: int,
+    payload: int,
+    mode: int = 0,
 ) -> int: ...
+def put_signal(address: int, timeout: float) -> bool: ...
+def take_signal(address: int, timeout: float) -> bool: ...
+
+CHANGES_CODEC: int
+
+def changes_room(nbytes: int) -> int: ...
+def encode_changes(
+    now: NDArray[np.uint8], held: NDArray[np.uint8], out: NDArray[np.uint8], word: int
+) -> int: ...
+def check_changes(frame: NDArray[np.uint8], words: NDArray[np.uint8], word: int) -> int: ...
+def apply_changes(frame: NDArray[np.uint8], words: NDArray[np.uint8], word: int) -> int: ...
 
 class Codec:
     def __init__(self, name: str, dtype: str) -> None: ...

@@ -20,9 +20,9 @@ from weft.planner import planning
 from weft.planner import predict as predicting
 from weft.planner.job_prediction import predict_job
 from weft.planner.plan import Limits
+from weft.step.step_graph import StepGraph
 from weft.trace import Trace, read
 from weft.whatif import answer
-from weft.workload.step import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from weft.planner.plan import Plan
     from weft.planner.predict import Prediction
     from weft.planner.prices import Prices
+    from weft.step import HostModel
     from weft.whatif import Answer
-    from weft.workload import HostModel
 
 _TRACES = (".json.gz", ".csv", ".et")
 
 
 def predict(
-    workload: Workload | str | Path,
+    workload: StepGraph | str | Path,
     platform: Platform | str | Path,
     *,
     num_ranks: int | None = None,
@@ -53,7 +53,7 @@ def predict(
     is refused, unless ``anyway``.
     """
     machine = _machine(workload, platform, num_ranks, settings)
-    if not isinstance(workload, Workload):
+    if not isinstance(workload, StepGraph):
         job = find.find_job(str(workload), machine.num_ranks, _settings(settings))
         if job is not None:
             return predict_job(job, machine, host=host, anyway=anyway, prices=prices)
@@ -62,7 +62,7 @@ def predict(
 
 
 def plan(
-    workload: Workload | str | Path,
+    workload: StepGraph | str | Path,
     platform: Platform | str | Path,
     *,
     num_ranks: int | None = None,
@@ -95,7 +95,7 @@ def find_workload(
     settings: Mapping[str, object] | None = None,
     *,
     every_rank: bool = False,
-) -> Workload:
+) -> StepGraph:
     """Make or read the workload of that name, for ``num_ranks`` ranks."""
     spec = str(workload)
     if spec.endswith(_TRACES) and Path(spec).is_file():
@@ -107,32 +107,32 @@ def find_workload(
 
 
 def _asked(
-    workload: Workload | str | Path,
+    workload: StepGraph | str | Path,
     platform: Platform | str | Path,
     num_ranks: int | None,
     settings: Mapping[str, object] | None,
-) -> tuple[Workload, Platform]:
+) -> tuple[StepGraph, Platform]:
     machine = _machine(workload, platform, num_ranks, settings)
-    if isinstance(workload, Workload):
+    if isinstance(workload, StepGraph):
         return workload, machine
     return find_workload(workload, machine.num_ranks, settings), machine
 
 
 def _machine(
-    workload: Workload | str | Path,
+    workload: StepGraph | str | Path,
     platform: Platform | str | Path,
     num_ranks: int | None,
     settings: Mapping[str, object] | None,
 ) -> Platform:
     """Return the platform that is asked about, with as many ranks as the workload has."""
-    if not isinstance(workload, Workload | str | Path):
+    if not isinstance(workload, StepGraph | str | Path):
         raise UsageError(
-            f"workload: expected a Workload or its name (got {type(workload).__name__})"
+            f"workload: expected a StepGraph or its name (got {type(workload).__name__})"
         )
-    if isinstance(workload, Workload):
+    if isinstance(workload, StepGraph):
         if settings:
             raise UsageError(
-                f"settings: {next(iter(settings))!r} is too late for a Workload that is made",
+                f"settings: {next(iter(settings))!r} is too late for a StepGraph that is made",
                 "Give the workload by its name, or make it with these settings.",
             )
         if num_ranks not in (None, workload.num_ranks):
@@ -141,7 +141,7 @@ def _machine(
             )
     if isinstance(platform, Platform):
         return platform if num_ranks is None else platform.resized(num_ranks)
-    ranks = workload.num_ranks if isinstance(workload, Workload) else num_ranks
+    ranks = workload.num_ranks if isinstance(workload, StepGraph) else num_ranks
     return find_platform(platform, num_ranks=ranks)
 
 

@@ -6,7 +6,7 @@ from benchmarks import plan as bench
 from benchmarks.random_steps import MOST, exhaustive, random_steps
 from weft.hardware import platform
 from weft.planner.planning import plan
-from weft.workload import NO_HOST
+from weft.step import NO_HOST
 
 MI300X = platform("mi300x-8")
 
@@ -24,7 +24,7 @@ def test_steps_of_a_seed_are_the_same_and_those_of_another_differ():
 def test_a_plan_is_no_better_than_the_best_of_all_combinations_and_nearly_as_good(mode):
     for step in random_steps(4, MI300X, seed=3):
         best = exhaustive(step, MI300X)
-        made = plan(step.workload, MI300X, mode=mode, host=NO_HOST)
+        made = plan(step.graph, MI300X, mode=mode, host=NO_HOST)
         assert len(made.choices) <= len(step.scenarios)  # equal collectives are one group
         assert best * (1 - 1e-9) <= made.planned <= best * bench.NEAR
 

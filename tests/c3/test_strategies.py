@@ -8,7 +8,6 @@ from weft.c3 import (
     SCENARIOS,
     STRATEGIES,
     Gemm,
-    PairChoice,
     Pricer,
     Scenario,
     advised_rows,
@@ -19,6 +18,7 @@ from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.schedule import Copy, Kernel, Launch, Submit
 from weft.schedule.check import check
+from weft.schedule.strategy import Strategy
 from weft.simulator import simulate
 
 MACHINE = platform("mi300x-8")
@@ -26,7 +26,7 @@ SMALL = [Scenario("", Gemm(2048, 2048, 256), kind, 8 << 20) for kind in COLLECTI
 
 
 def choice(strategy):
-    return PairChoice(strategy, 32 if strategy.endswith("partition") else None)
+    return Strategy(strategy, units=32 if strategy.endswith("partition") else None)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -53,13 +53,13 @@ def test_the_order_of_launches_is_the_difference_between_concurrent_and_priority
 
 def test_the_kernel_with_fewer_workgroups_goes_first_whichever_it_is():
     few = Scenario("", Gemm(256, 256, 65536), "all_to_all", 1 << 30)  # fewer than 64 tiles
-    schedule = pair_schedule(few, PairChoice("priority"), MACHINE)
+    schedule = pair_schedule(few, Strategy("priority"), MACHINE)
     fed = [c.queue for _, c in schedule.commands([0]) if isinstance(c, Submit)]
     assert fed == ["stream0", "stream1"]
 
 
 def test_a_partition_divides_the_units():
-    schedule = pair_schedule(SCENARIOS[0], PairChoice("partition", 64), MACHINE)
+    schedule = pair_schedule(SCENARIOS[0], Strategy("partition", units=64), MACHINE)
     queues = {q.name: q.units for q in schedule.programs[0].queues}
     assert queues["stream0"] == (0, 240)
     assert queues["stream1"] == (240, 304)
@@ -67,7 +67,7 @@ def test_a_partition_divides_the_units():
 
 def test_a_wider_mask_gives_a_collective_no_more_workgroups():
     for units, wanted in ((16, 16), (32, 32), (128, 32)):
-        schedule = pair_schedule(SCENARIOS[0], PairChoice("partition", units), MACHINE)
+        schedule = pair_schedule(SCENARIOS[0], Strategy("partition", units=units), MACHINE)
         (launch,) = (c for _, c in schedule.commands([0]) if isinstance(c, Launch))
         assert launch.units == wanted
 
@@ -93,13 +93,13 @@ def refused(match, choice, kind="all_gather", machine=MACHINE, error=UsageError)
 
 def test_a_device_without_engines_cannot_use_them():
     without = replace(MACHINE, device=replace(MACHINE.require_device(), dma=None))
-    refused("no DMA engines", PairChoice("dma"), machine=without)
-    refused("no DMA engines", PairChoice("dma+partition", 8), machine=without)
+    refused("no DMA engines", Strategy("dma"), machine=without)
+    refused("no DMA engines", Strategy("dma+partition", units=8), machine=without)
 
 
 def test_one_unit_cannot_be_masked():
-    refused("leaves nothing of 1 unit", PairChoice("partition"), machine=platform("cpu"))
-    refused("leaves nothing of 1 unit", PairChoice("dma+partition", 0), machine=platform("cpu"))
+    refused("leaves nothing of 1 unit", Strategy("partition"), machine=platform("cpu"))
+    refused("leaves nothing of 1 unit", Strategy("dma+partition", units=0), machine=platform("cpu"))
 
 
 def test_without_masks_the_other_strategies_are_priced():
@@ -109,29 +109,29 @@ def test_without_masks_the_other_strategies_are_priced():
 
 
 def test_a_mask_goes_by_the_grain():
-    refused("no multiple of 8", PairChoice("partition", 12))
+    refused("no multiple of 8", Strategy("partition", units=12))
 
 
 @pytest.mark.parametrize("units", [304, 400, -8])
 def test_a_mask_has_no_more_units_than_there_are(units):
-    refused("leaves nothing", PairChoice("partition", units))
+    refused("leaves nothing", Strategy("partition", units=units))
 
 
 def test_only_a_partition_masks():
-    refused("masks no units", PairChoice("priority", 8))
+    refused("masks no units", Strategy("priority", units=8))
 
 
 def test_what_cannot_be_paired_is_refused():
-    refused("no collective that weft overlaps", PairChoice("dma"), kind="gather")
-    refused("inside one node", PairChoice("serial"), machine=platform("mi300x-8x2"))
-    refused("needs 2 ranks or more", PairChoice("serial"), machine=MACHINE.resized(1))
-    refused("no strategy is called", PairChoice("fast"), error=UnknownNameError)
+    refused("no collective that weft overlaps", Strategy("dma"), kind="gather")
+    refused("inside one node", Strategy("serial"), machine=platform("mi300x-8x2"))
+    refused("needs 2 ranks or more", Strategy("serial"), machine=MACHINE.resized(1))
+    refused("no strategy is called", Strategy("fast"), error=UnknownNameError)
 
 
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_reduce", "broadcast"])
 def test_engines_do_what_a_library_of_the_device_does_by_them(kind):
     h100 = platform("h100-8")
     for strategy in ("dma", "dma+partition"):
-        refused(f"do no {kind}", PairChoice(strategy), machine=h100, kind=kind)
-    check_choice(PairChoice("dma"), "all_gather", h100)
-    check_choice(PairChoice("dma"), kind, platform("mi300x-8"))
+        refused(f"do no {kind}", Strategy(strategy), machine=h100, kind=kind)
+    check_choice(Strategy("dma"), "all_gather", h100)
+    check_choice(Strategy("dma"), kind, platform("mi300x-8"))

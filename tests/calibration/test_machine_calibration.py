@@ -118,7 +118,7 @@ def test_little_is_laid_out_up_to_where_that_wins(eager):
             selector.algorithm(kind, total * (eager + more), 2, oversubscribed=False)
             for more in (0, 8)
         ]
-        assert algorithms == ["eager", "pull"]
+        assert algorithms == ["eager", "staged"]
 
 
 def test_a_machine_that_was_not_measured_has_the_sizes_of_another():

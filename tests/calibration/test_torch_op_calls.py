@@ -44,12 +44,12 @@ def test_every_op_of_a_step_can_be_carried_out_by_itself(model):
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model)
 def test_every_op_has_its_call(model):
     found = _captured(model)
-    for step in found.workload.steps:
+    for step in found.graph.steps:
         assert sorted(found.calls[step.ranks[0]]) == list(range(len(step.ops)))
 
 
 def test_ranks_of_a_dlrm_hold_different_tables_and_meet_in_the_same_collectives():
-    found = _captured(DLRM).workload
+    found = _captured(DLRM).graph
     kinds = [[op.collective.kind for op in step.ops if op.collective] for step in found.steps]
     assert len(found.steps) == 2
     assert kinds[0] == kinds[1]
@@ -122,6 +122,6 @@ def test_a_call_names_its_overload():
 
 
 def test_a_sparse_gradient_is_handed_on_and_not_copied():
-    ops = _captured(DLRM).workload.steps[0].ops
+    ops = _captured(DLRM).graph.steps[0].ops
     names = [op.name for op in ops if op.phase == "backward"]
     assert "aten.clone" not in names[names.index("aten._embedding_bag_backward") :]

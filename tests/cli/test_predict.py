@@ -6,7 +6,7 @@ from tests.models.configs import CONFIGS
 from tests.trace.events import written
 from tests.whatif.jobs import uneven_steps
 from weft.cli import main
-from weft.workload import Workload
+from weft.step import StepGraph
 
 TABLES = "batch = 4096\n[[tables]]\nrows = 100000\ndim = 64\npooling = 10\ncount = 16\n"
 
@@ -63,7 +63,7 @@ def test_what_was_found_is_written(tmp_path, capsys, suffix):
     assert f"wrote {file}" in capsys.readouterr().out
     assert file.stat().st_size > 100
     if suffix == ".workload.json":
-        assert Workload.from_json(file.read_bytes()).num_ranks == 8
+        assert StepGraph.from_json(file.read_bytes()).num_ranks == 8
         assert main(["predict", str(file), "--on", "h100-8"]) == 0
         assert main(["predict", str(file), "--on", "h100-8", "--ranks", "4"]) == 2
 

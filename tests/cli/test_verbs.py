@@ -9,12 +9,13 @@ import pytest
 import weft
 from benchmarks.startup import imports_torch
 from weft.cli import main
-from weft.cli.checkup import Finding
+from weft.cli.checkup import Finding, rocm_gpus
 from weft.hardware import platform_names
 
 VERBS = (
     *("tour", "doctor", "platforms", "calibrate", "collective", "copies", "kernel", "c3"),
     *("analyze", "whatif", "predict", "plan", "shard", "serve", "sweep", "bench", "validate"),
+    "gpu-check",
 )
 
 
@@ -64,6 +65,32 @@ def test_the_doctor_says_which_paths_are_on(capsys):
     assert found["run: processes on this machine"] == "on"
     assert main(["doctor"]) == 0
     assert "✓" in capsys.readouterr().out
+
+
+ROCMINFO = """
+Agent 1
+  Name:                    AMD EPYC 9654
+  Marketing Name:          AMD EPYC 9654 96-Core Processor
+  Device Type:             CPU
+Agent 2
+  Name:                    gfx942
+  Marketing Name:          AMD Instinct MI300X
+  Vendor Name:             AMD
+  Device Type:             GPU
+"""
+
+
+def test_cpu_agents_of_rocm_are_no_gpus():
+    assert rocm_gpus(ROCMINFO.splitlines()) == ["AMD Instinct MI300X"]
+    assert rocm_gpus(ROCMINFO.split("Agent 2", maxsplit=1)[0].splitlines()) == []
+
+
+def test_triton_kernels_need_a_gpu(capsys, monkeypatch):
+    monkeypatch.setattr("weft.cli.checkup._lines_of", lambda *_command: [])
+    assert main(["doctor", "--json"]) == 0
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["results"]}
+    assert found["Triton kernels on GPUs"]["state"] == "off"
+    assert "GPUs" in found["Triton kernels on GPUs"]["detail"]
 
 
 def test_the_doctor_says_no_when_the_core_is_broken(capsys, monkeypatch):

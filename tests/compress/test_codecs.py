@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from weft._core import seal
 from weft.compress import Codec, Delta, codec_of
 from weft.compress.codec_registry import encoded, is_lossless
 from weft.compress.frame import Octets
@@ -195,3 +196,28 @@ def test_a_delta_knows_its_bounds():
     delta = Delta("delta+pack", "float32", 8)
     with pytest.raises(SizeError, match="outside"):
         delta.encode(np.zeros(8, np.uint8), np.zeros(100, np.uint8), 4)
+
+
+def test_frames_of_pack_before_blocks_had_sizes_still_decode():
+    values = np.random.default_rng(3).normal(0, 0.02, 3000).astype(np.float32)
+    codec = codec_of("pack", "float32")
+    frame = encoded(codec, values)
+    blocks = -(-len(values) // 1024)
+    older = np.concatenate([frame[:HEAD], frame[HEAD + 2 * blocks :]])
+    seal(older, 1, 1, 0, values.nbytes, len(older) - HEAD)  # mode 0: blocks alone
+    back = np.empty(values.nbytes, np.uint8)
+    codec.decode(older, back)
+    assert np.array_equal(back.view(np.float32), values)
+    assert frame[5] == 2
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_sizes_of_blocks_that_do_not_add_up_are_invalid(at):
+    values = np.random.default_rng(4).normal(0, 0.02, 3000).astype(np.float32)
+    codec = codec_of("pack", "float32")
+    frame = encoded(codec, values).copy()
+    frame[HEAD + 2 * at] += 1  # one block longer, another shorter: the sum is right
+    frame[HEAD + 2 * ((at + 1) % 3)] -= 1
+    seal(frame, 1, 1, 0, values.nbytes, len(frame) - HEAD, 2)
+    with pytest.raises(CodecError, match="content is invalid"):
+        codec.decode(frame, np.empty(values.nbytes, np.uint8))

@@ -17,4 +17,4 @@ def test_a_gpu_makes_the_same_bytes_and_reads_them(count):
 @pytest.mark.parametrize("target", ["hip:gfx942:64", "cuda:90:32"])
 def test_every_kernel_compiles_without_a_gpu(target):
     kind = "hsaco" if target.startswith("hip") else "cubin"
-    assert started("compress.triton_compiled", target) == [kind] * 8
+    assert started("compress.triton_compiled", target) == [kind] * 12

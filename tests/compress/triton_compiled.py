@@ -6,17 +6,28 @@ from typing import Any
 from tests.triton_targets import compiled, target_of
 from weft.compress import triton_codecs as codecs
 
-POINTERS = {"source": "*i32", "values": "*i32", "plan": "*i32", "starts": "*i64", "sizes": "*i64"}
+POINTERS = {
+    "source": "*i32",
+    "values": "*i32",
+    "plan": "*i32",
+    "starts": "*i64",
+    "sizes": "*i64",
+    "wrong": "*i32",
+}
 POINTERS |= {"out": "*u8", "payload": "*u8", "length": "i64"}
 KERNELS: tuple[tuple[Any, dict[str, Any], dict[str, str]], ...] = (
     (codecs.compact_kernel, {"kind": 0}, {}),
     (codecs.window_kernel, {"kind": 1}, {}),
     (codecs.write_kernel, {"kind": 0}, {}),
-    (codecs.walk_kernel, {"kind": 1}, {}),
+    (codecs.check_kernel, {"kind": 1}, {}),
     (codecs.values_kernel, {"kind": 2}, {}),
     (codecs.spread_kernel, {"kind": 0}, {"out": "*i32"}),
     (codecs.int8_kernel, {"block": 256, "write": True}, {}),
     (codecs.bf16_kernel, {"block": 1024}, {"out": "*i16"}),
+    (codecs.bf16_decode_kernel, {"block": 1024}, {"source": "*i16", "out": "*i32"}),
+    (codecs.int8_starts_kernel, {"block": 256}, {}),
+    (codecs.int8_decode_kernel, {"block": 256, "regular": True}, {"out": "*i32"}),
+    (codecs.int8_decode_kernel, {"block": 64, "regular": False}, {"out": "*i32"}),
 )
 
 

@@ -273,3 +273,16 @@ def test_unknown_libraries_and_devices_are_named():
     assert "nccl" in caught.value.hint
     with pytest.raises(PlatformError, match="not measured on mi300x"):
         library_price(platform("mi300x-8"), "all_gather", 1)
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang", "trtllm"])
+def test_a_server_has_small_all_reduces_of_its_own_and_leaves_the_rest_to_nccl(server):
+    node, cluster = platform("h100-8"), platform("h100-8x2")
+    small = library_price(node, "all_reduce", 16 << 10, name=server)
+    assert small.seconds < 0.5 * library_price(node, "all_reduce", 16 << 10).seconds
+    for machine, kind in ((node, "all_gather"), (cluster, "all_reduce")):
+        found = library_price(machine, kind, 1 << 20, name=server)
+        assert found.seconds == library_price(machine, kind, 1 << 20).seconds
+        assert found.note.startswith(f"{server} leaves it to nccl")
+    with pytest.raises(UsageError, match=r"9\.9\.9"):
+        library_price(node, "all_reduce", 1 << 20, name=server, version="9.9.9")

@@ -304,3 +304,21 @@ def test_faster_memory_does_not_make_a_cache_faster():
     cost = Cost("decode", (64, 32, 8, 2048, 128), "bf16")
     faster = price(cost, h100).seconds / price(cost, h200).seconds
     assert 1 <= faster < 0.9 * h200.memory_rated / h100.memory_rated
+
+
+def test_products_whose_kernels_differ_by_device_have_a_wider_range_on_a_sibling():
+    device = platform("gb200-nvl72").require_device()
+    spread = {}
+    for dtype in ("bf16", "fp8_block"):
+        found = price(Cost("gemm", (4096, 4096, 4096), dtype), device)
+        spread[dtype] = found.high / found.low
+    assert spread["fp8_block"] > 1.2 * spread["bf16"]
+
+
+def test_activations_that_arrive_quantized_leave_only_the_product():
+    device = platform("h100-8").require_device()
+    fp8, fused, half = (
+        price(Cost("gemm", (8, 1280, 5120), dtype), device).seconds
+        for dtype in ("fp8", "fp8_fused", "bf16")
+    )
+    assert fused < half < fp8

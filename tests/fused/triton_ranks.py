@@ -1,192 +1,242 @@
-"""Ranks that run the fused kernels in Triton's interpreter on shared memory, and compare."""
+"""Ranks that run the fused kernels in Triton's interpreter on shared memory, and compare.
+
+``python -m tests.fused.triton_ranks FOLDER EPOCHS CASE..``: every operator runs EPOCHS times.
+Outputs hold NaN before each, ranks and flags are delayed at random, epochs cross the end of int32.
+"""
 
 import os
+import random
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch.multiprocessing.spawn import spawn
+from triton._C.libtriton.ir import MEM_SEMANTIC
+from triton.runtime.interpreter import InterpreterBuilder
 
 from weft.fused import triton_launch as launch
-from weft.fused.torch_proxy import Outbox, in_background, send_slices, take_slices
-from weft.fused.triton_launch import Peers
+from weft.fused.torch_proxy import in_background, send_slices, take_slices
+from weft.fused.torch_shared_memory import SharedFileMemory
+from weft.fused.triton_launch import RowSegment, TableRows
 
 RANKS = 3
-PATIENCE = 10**6  # looks at a flag; one takes microseconds here
-SAMPLES, SLICE, DIM, TABLES, ROWS = 5, 2, 6, 2, 11
+PATIENCE = 10**6  # polls; one takes tens of microseconds here
+ROWS = 11
+LAST = (1 << 31) - 1  # of int32
 
 
-class Shared:
-    """A buffer that every rank has and every rank can store into."""
+class Lookups(NamedTuple):
+    """Samples of every rank; dims and first columns of its tables."""
 
-    def __init__(self, folder: Path, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        paths = [folder / f"{name}{rank}" for rank in range(RANKS)]
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        for path in paths:
-            with path.open("ab") as file:
-                file.truncate(size)
-        self.maps: list[NDArray[Any]] = [
-            np.memmap(path, dtype=dtype, mode="r+", shape=shape) for path in paths
-        ]
+    samples: list[int]
+    dims: list[list[int]]
+    columns: list[list[int]]
 
-    def addresses(self, near: list[bool] | None = None) -> torch.Tensor:
-        here = [each.ctypes.data for each in self.maps]
-        kept = near or [True] * RANKS
-        return torch.tensor([a if is_near else 0 for a, is_near in zip(here, kept, strict=True)])
-
-    def mine(self, rank: int) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(self.maps[rank]))
+    @property
+    def width(self) -> int:
+        return sum(map(sum, self.dims))
 
 
-def lookups(rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The tables of a rank, and bags for the samples of all ranks: indices and offsets."""
-    made = torch.Generator().manual_seed(rank)
-    weights = torch.randn(TABLES * ROWS, DIM, generator=made)
-    lengths = torch.randint(0, 4, (TABLES * RANKS * SAMPLES,), generator=made)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    indices = torch.randint(0, ROWS, (int(offsets[-1]),), generator=made)
-    return weights, indices, offsets
+USUAL = Lookups([5, 7, 2], [[6, 3], [], [4]], [[0, 6], [], [9]])
+LEAST = Lookups([1, 1, 1], [[2], [], [1]], [[0], [], [2]])
 
 
-def pooled(rank: int) -> torch.Tensor:
-    """What a rank looks up: [table, sample of any rank, dim]."""
-    weights, indices, offsets = lookups(rank)
-    bags = TABLES * RANKS * SAMPLES
-    table = torch.repeat_interleave(torch.arange(bags) // (RANKS * SAMPLES), offsets.diff())
-    found = torch.zeros(bags, DIM).index_add_(
-        0,
-        torch.repeat_interleave(torch.arange(bags), offsets.diff()),
-        weights[indices + table * ROWS],
+def delay_atomics(rank: int) -> None:
+    """Let every atomic come late now and then, so that ranks and their flags interleave anew."""
+    chance, plain = random.Random(rank), InterpreterBuilder.create_atomic_rmw
+
+    def late(self: Any, op: Any, ptr: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        if chance.random() < 0.02:
+            time.sleep(chance.random() * 1e-3)
+        if sem == MEM_SEMANTIC.ACQUIRE:  # a poll: others run meanwhile, on fewer cores than ranks
+            time.sleep(5e-4)
+        return plain(self, op, ptr, value, mask, sem, scope)
+
+    InterpreterBuilder.create_atomic_rmw = late
+
+
+def bags(of: Lookups, rank: int, epoch: int) -> list[TableRows]:
+    """The tables of a rank, and bags for the samples of all ranks."""
+    drawn = torch.Generator().manual_seed(1000 * epoch + rank)
+    found = []
+    for dim, column in zip(of.dims[rank], of.columns[rank], strict=True):
+        lengths = torch.randint(0, 4, (sum(of.samples),), generator=drawn)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        indices = torch.randint(0, ROWS, (int(offsets[-1]),), generator=drawn)
+        rows = torch.randn(ROWS, dim, generator=drawn)
+        found.append(TableRows(rows, indices, offsets, column))
+    return found
+
+
+def pooled(of: Lookups, epoch: int, rank: int) -> torch.Tensor:
+    """The output of a rank."""
+    want = torch.zeros(sum(of.samples), of.width)
+    for holder in range(RANKS):
+        for table in bags(of, holder, epoch):
+            dim = table.rows.shape[1]
+            mean = torch.nn.functional.embedding_bag(
+                table.indices, table.rows, table.offsets[:-1], mode="sum"
+            )
+            want[:, table.column : table.column + dim] = mean
+    first = sum(of.samples[:rank])
+    return want[first : first + of.samples[rank]]
+
+
+def embedding(
+    of: Lookups, rank: int, folder: Path, epochs: int, near: Sequence[bool] = (True,) * RANKS
+) -> None:
+    memory = SharedFileMemory(folder, rank, RANKS, near)
+    first = LAST - epochs // 2
+    operator = launch.EmbeddingAllToAllOperator(
+        memory, of.samples, of.width, slice_samples=4, epoch=first
     )
-    return found.view(TABLES, RANKS * SAMPLES, DIM)
-
-
-def embedding(rank: int, folder: Path, *, near: list[bool]) -> None:
-    out = Shared(folder, "out", (SAMPLES, RANKS * TABLES, DIM), "float32")
-    flags = Shared(folder, "flags", (RANKS,), "int32")
-    dist.barrier()
-    weights, indices, offsets = lookups(rank)
-    slices = -(-SAMPLES // SLICE)
+    holders = [each for each in range(RANKS) if of.dims[each]]
     far = [peer for peer in range(RANKS) if not near[peer]]
-    outbox = Outbox(slices * RANKS)
-    leaving = torch.zeros(RANKS, SAMPLES, TABLES, DIM)
-    mine = out.mine(rank)
+    slices = range(operator.num_slices)
+    flags = operator.flags.mine.view(-1, RANKS)
+    for epoch in range(epochs):
+        operator.output.fill_(torch.nan)
+        tables = bags(of, rank, epoch)
+        config = launch.EmbeddingConfig(bags=(4, 2, 1)[epoch % 3], unroll=1 + epoch % 3)
+        number = (operator.epochs.host + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
+        if far:
+            local = sum(of.dims[rank])
+            operator.leaving = torch.full((RANKS, operator.most, local), torch.nan)
 
-    def leaves(target: int, part: int) -> torch.Tensor:
-        return leaving[target, part * SLICE : (part + 1) * SLICE]
+        def leaves(target: int, part: int) -> torch.Tensor:
+            last = min((part + 1) * operator.slice_samples, of.samples[target])
+            return operator.leaving[target, part * operator.slice_samples : last]
 
-    waits = [in_background(lambda: send_slices(outbox, len(far) * slices, leaves, timeout=60))]
-    for sender in far:
-        columns = mine[:, sender * TABLES : (sender + 1) * TABLES]
-        flag = flags.mine(rank)[sender : sender + 1]
-        waits.append(
-            in_background(partial(take_slices, sender, slices, partial(rows, columns), flag))
-        )
-    peers = Peers(rank, out.addresses(near), flags.addresses(), outbox, leaving)
-    tables = weights, torch.arange(TABLES + 1) * ROWS
-    place = rank * TABLES, RANKS * TABLES
-    wrong = launch.embedding_all_to_all(
-        tables, (indices, offsets), peers, place, slice_samples=SLICE
+        waits = []
+        if far and tables:
+            sent = partial(
+                send_slices,
+                operator.outbox,
+                len(far) * len(slices),
+                leaves,
+                epoch=number,
+                timeout=60,
+            )
+            waits.append(in_background(sent))
+        for sender in far:
+            columns = sum(of.dims[sender])
+            if columns:
+                start = of.columns[sender][0]
+                place = partial(rows_of, operator, start, start + columns)
+                taken = partial(
+                    take_slices,
+                    *(sender, len(slices), place, partial(flag_of, flags, sender)),
+                    epoch=number,
+                )
+                waits.append(in_background(taken))
+        operator.launch(tables, config=config, patience=PATIENCE)
+        for part in slices:
+            operator.finish_slice(part, holders, patience=PATIENCE)
+        for wait in waits:
+            wait()
+        operator.check()
+        want = pooled(of, epoch, rank)
+        assert torch.allclose(operator.output, want, atol=1e-5), (rank, epoch)
+
+
+def rows_of(operator: Any, left: int, right: int, part: int) -> torch.Tensor:
+    rows: torch.Tensor = operator.output[operator.slice_rows(part), left:right]
+    return rows
+
+
+def flag_of(flags: torch.Tensor, sender: int, part: int) -> torch.Tensor:
+    return flags[part, sender : sender + 1]
+
+
+def gemv(rank: int, folder: Path, epochs: int, features: int = 11) -> None:
+    tokens, columns = 2, 10  # 22 rows on 3 ranks: a remainder
+    memory = SharedFileMemory(folder, rank, RANKS)
+    config = launch.GemvConfig(block_rows=4, block_columns=8)
+    first = LAST - epochs // 2
+    operator = launch.GemvAllReduceOperator(memory, tokens, features, config=config, epoch=first)
+
+    def factors(of: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = torch.Generator().manual_seed(100 * epoch + of)
+        matrix = torch.randn(features, columns, generator=drawn)
+        return matrix, torch.randn(tokens, columns, generator=drawn)
+
+    for epoch in range(epochs):
+        found = operator.run(*factors(rank, epoch), patience=PATIENCE)
+        operator.check()
+        of_all = [factors(each, epoch) for each in range(RANKS)]
+        want = torch.stack([x @ a.t() for a, x in of_all]).sum(0)
+        assert torch.allclose(found, want, atol=1e-4), (rank, epoch)
+
+
+def gemm(rank: int, folder: Path, epochs: int) -> None:
+    columns, inner, experts = 24, 20, 2
+    memory = SharedFileMemory(folder, rank, RANKS)
+    config = launch.GemmConfig(block_m=16, block_n=16, block_k=16)
+    first = LAST - epochs // 2
+    operator = launch.GemmAllToAllOperator(
+        memory, 200, columns, torch.float32, slices=2, epoch=first
     )
-    settle(flags, rank, [slices] * RANKS)
-    for wait in waits:
-        wait()
-    want = torch.cat([pooled(r)[:, rank * SAMPLES : (rank + 1) * SAMPLES] for r in range(RANKS)])
-    assert not wrong.item()
-    assert torch.allclose(mine, want.transpose(0, 1), atol=1e-6), rank
+
+    def case(of: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
+        drawn = torch.Generator().manual_seed(100 * epoch + of)
+        counts = torch.randint(0, 25, (RANKS, experts), generator=drawn)
+        a = torch.randn(int(counts.sum()), inner, generator=drawn)
+        return a, torch.randn(experts, columns, inner, generator=drawn), counts.tolist()
+
+    for epoch in range(epochs):
+        operator.outputs.mine.fill_(torch.nan)
+        cases = [case(of, epoch) for of in range(RANKS)]
+        a, b, counts = cases[rank]
+        segments, row = [], 0
+        for target in range(RANKS):
+            place = sum(sum(cases[of][2][target]) for of in range(rank))
+            for expert in range(experts):
+                count = counts[target][expert]
+                segments.append(RowSegment(target, row, count, expert, place))
+                row, place = row + count, place + count
+        operator.launch(a, b.transpose(1, 2), segments, config=config, patience=PATIENCE)
+        slices = [operator.slices_of(cases[of][2][rank], config.block_m) for of in range(RANKS)]
+        found = operator.finish(slices, patience=PATIENCE)
+        operator.check()
+        want = []
+        for x, y, theirs in cases:
+            start = sum(sum(each) for each in theirs[:rank])
+            for expert in range(experts):
+                rows = x[start : start + theirs[rank][expert]]
+                want.append(rows @ y[expert].t())
+                start += theirs[rank][expert]
+        everything = torch.cat(want)
+        assert torch.allclose(found[: len(everything)], everything, atol=1e-4), (rank, epoch)
+        assert bool(found[len(everything) :].isnan().all()), (rank, epoch)
 
 
-def rows(columns: torch.Tensor, part: int) -> torch.Tensor:
-    """Where slice ``part`` lies in the columns of its sender."""
-    return columns[part * SLICE : (part + 1) * SLICE]
-
-
-def settle(flags: Shared, rank: int, counts: list[int]) -> None:
-    """Wait for the flags of a rank, as a consumer on a GPU does."""
-    late = launch.wait_for(
-        flags.mine(rank), torch.tensor(counts, dtype=torch.int32), patience=PATIENCE
-    )
-    assert not late.item(), f"flag {late.item() - 1} of rank {rank}"
-
-
-def gemv(rank: int, folder: Path) -> None:
-    part, columns = 8, 10
-    slots = Shared(folder, "slots", (RANKS, part), "float32")
-    results = Shared(folder, "results", (RANKS * part,), "float32")
-    flags = Shared(folder, "gemv", (2,), "int32")
-    dist.barrier()
-
-    def factors(of: int) -> tuple[torch.Tensor, torch.Tensor]:
-        made = torch.Generator().manual_seed(10 + of)
-        shape = (RANKS * part, columns)
-        return torch.randn(shape, generator=made), torch.randn(columns, generator=made)
-
-    matrix, vector = factors(rank)
-    peers = Peers(rank, results.addresses(), flags.addresses(), Outbox(1), torch.zeros(1))
-    late = launch.gemv_all_reduce(
-        matrix,
-        vector,
-        slots.addresses(),
-        peers,
-        block_rows=4,
-        block_columns=8,
-        patience=PATIENCE,
-    )
-    settle(flags, rank, [RANKS, RANKS])
-    assert not late.item()
-    want = torch.stack([a @ x for a, x in map(factors, range(RANKS))]).sum(0)
-    assert torch.allclose(results.mine(rank), want, atol=1e-5), rank
-
-
-def gemm(rank: int, folder: Path) -> None:
-    rows, columns, inner = 20, 24, 20
-    out = Shared(folder, "tiles", (RANKS, rows, columns), "float32")
-    flags = Shared(folder, "gemm", (RANKS,), "int32")
-    dist.barrier()
-
-    def factors(of: int) -> tuple[torch.Tensor, torch.Tensor]:
-        made = torch.Generator().manual_seed(20 + of)
-        a = torch.randn(RANKS * rows, inner, generator=made)
-        return a, torch.randn(inner, columns, generator=made)
-
-    a, b = factors(rank)
-    peers = Peers(rank, out.addresses(), flags.addresses(), Outbox(1), torch.zeros(1))
-    launch.gemm_all_to_all(a, b, peers, tile=(16, 16, 16))
-    settle(flags, rank, [2] * RANKS)
-    for sender in range(RANKS):
-        x, y = factors(sender)
-        want = x[rank * rows : (rank + 1) * rows] @ y
-        assert torch.allclose(out.mine(rank)[sender], want, atol=1e-4), (rank, sender)
-
-
-def be_rank(rank: int, folder: str) -> None:
+def rank_main(rank: int, folder: str, epochs: int, names: Sequence[str]) -> None:
     torch.set_num_threads(1)
+    delay_atomics(rank)
     store = dist.FileStore(f"{folder}/store", RANKS)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     alone = RANKS - 1  # a rank on a node of its own
-    cases: dict[str, Callable[[Path], None]] = {
-        "stores": lambda path: embedding(rank, path, near=[True] * RANKS),
-        "proxy": lambda path: embedding(
-            rank, path, near=[(peer == alone) == (rank == alone) for peer in range(RANKS)]
-        ),
-        "gemv": lambda path: gemv(rank, path),
-        "gemm": lambda path: gemm(rank, path),
+    split = [(peer == alone) == (rank == alone) for peer in range(RANKS)]
+    cases: dict[str, Callable[[Path, int], None]] = {
+        "stores": partial(embedding, USUAL, rank),
+        "proxy": partial(embedding, USUAL, rank, near=split),
+        "gemv": partial(gemv, rank),
+        "gemm": partial(gemm, rank),
+        "least-stores": partial(embedding, LEAST, rank),
+        "least-gemv": partial(gemv, rank, features=2),
     }
-    for name, case in cases.items():
-        path = Path(folder) / name
-        path.mkdir(exist_ok=True)
-        case(path)
+    for name in names:
+        cases[name](Path(folder) / name, epochs)
         dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    spawn(be_rank, (sys.argv[1],), RANKS)
+    spawn(rank_main, (sys.argv[1], int(sys.argv[2]), sys.argv[3:]), RANKS)
     sys.stdout.write("equal\n")

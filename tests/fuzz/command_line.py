@@ -107,7 +107,7 @@ _OPTIONS = (
 WORDS = tuple(
     f" {word} ".encode(errors="surrogateescape") for word in (*_VERBS, *_VALUES, *_OPTIONS)
 )
-_MEASURES = ("tour", "bench", "calibrate", "validate", "doctor", "sweep")
+_MEASURES = ("tour", "bench", "calibrate", "validate", "doctor", "sweep", "gpu-check")
 _ACTS = ("--run", "-o", "--output", "--again")
 
 

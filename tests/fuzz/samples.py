@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
-from tests.trace.events import all_reduce, event, kernel, launch, mark, text
+from tests.trace.events import all_reduce, event, kernel, launch, mark, one_step, text
+from tests.trace.nsight_files import write_nsight
 
 KINETO = text(
     [
@@ -193,3 +196,32 @@ fsdp_config:
   fsdp_sharding_strategy: HYBRID_SHARD
   fsdp_activation_checkpointing: true
 """
+
+FLIGHT_RECORDER = json.dumps(
+    {
+        "version": "2.10",
+        "pg_config": {"0": {"ranks": "[0, 1]"}},
+        "entries": [
+            {
+                "profiling_name": "nccl:all_reduce",
+                "process_group": ["0", "default_pg"],
+                "collective_seq_id": number,
+                "time_created_ns": 1_000_000 * number,
+                "time_discovered_completed_ns": 1_000_000 * number + 5000,
+                "duration_ms": 0.004,
+                "input_sizes": [[64]],
+                "output_sizes": [[64]],
+                "input_dtypes": ["Float"],
+            }
+            for number in (1, 2)
+        ],
+    }
+).encode()
+
+
+def nsight() -> bytes:
+    """Return a small export of Nsight Systems."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.sqlite"
+        write_nsight(path, [one_step()])
+        return path.read_bytes()

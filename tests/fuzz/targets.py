@@ -27,12 +27,12 @@ from weft.models.named import tables_of
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
 from weft.schedule.schedule_json import from_json, to_json
+from weft.step.step_graph import StepGraph
 from weft.sweep.cells import cells_of
 from weft.sweep.journal import Journal
 from weft.trace import read as read_trace
 from weft.units import parse_rate, parse_sizes, parse_time
 from weft.whatif import analyze, what_if_jobs
-from weft.workload.step import Workload
 
 
 @cache
@@ -121,13 +121,22 @@ _SWEEP = (
 
 def _traces() -> tuple[Target, ...]:
     read = partial(_by_file, "trace.json", read_trace)
-    words = (b'"traceEvents": [', b'"nodes": [', b'"workload_graph": [', b'"ph": "X"', b"\x1f\x8b")
+    words = (
+        b'"traceEvents": [',
+        b'"nodes": [',
+        b'"workload_graph": [',
+        b'"ph": "X"',
+        b'"entries": [',
+        b"\x1f\x8b",
+    )
     seeds = {
         "kineto": (samples.KINETO, gzip.compress(samples.KINETO), samples.KINETO_ODD),
         "execution trace": (samples.NODES,),
         "chakra": (samples.CHAKRA,),
         "chakra json": (samples.GRAPH,),
         "rocprof": (samples.ROCPROF,),
+        "nsight": (samples.nsight(),),
+        "flight recorder": (samples.FLIGHT_RECORDER,),
     }
     everything = [each for given in seeds.values() for each in given]
     return (
@@ -166,7 +175,7 @@ def targets() -> tuple[Target, ...]:
         *_traces(),
         Target("schedule", lambda given: from_json(given.decode(errors="replace")), _schedules()),
         Target("plan", Plan.from_json, (_a_plan(),)),
-        Target("workload json", Workload.from_json, (_a_workload(),)),
+        Target("workload json", StepGraph.from_json, (_a_workload(),)),
         Target(
             "workload toml",
             partial(_by_file, "w.toml", lambda path: find_workload(str(path), 4)),

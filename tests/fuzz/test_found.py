@@ -21,7 +21,7 @@ from weft.compress.codec_registry import codec_of, encoded
 from weft.errors import CodecError, FormatError, UsageError, WeftError
 from weft.hardware import platform
 from weft.hardware.toml_text import to_toml
-from weft.trace.chakra import read_chakra
+from weft.trace.formats.chakra import read_chakra
 from weft.units import parse_rate, parse_sizes, parse_time
 
 _DEEP = b"[" * 3000

@@ -46,13 +46,19 @@ def test_copies_broadcasts_and_swaps_move_bytes():
     at = rig.place
     rig.do(
         CopyPacket(at, at + 100, 4),
-        BroadcastPacket(at + 8, (at + 110, at + 120), 2),
+        BroadcastPacket(at + 8, (at + 110, at + 78), 2),
         SwapPacket(at, at + 50, 3),
     )
     assert rig.bytes[100:104].tolist() == [0, 1, 2, 3]
-    assert rig.bytes[110:112].tolist() == rig.bytes[120:122].tolist() == [8, 9]
+    assert rig.bytes[110:112].tolist() == rig.bytes[78:80].tolist() == [8, 9]
     assert rig.bytes[:3].tolist() == [50, 51, 52]
     assert rig.bytes[50:53].tolist() == [0, 1, 2]
+
+
+def test_a_broadcast_to_places_that_differ_modulo_32_is_refused():
+    rig = Rig()
+    with pytest.raises(BoundsError, match="cannot broadcast"):
+        rig.do(BroadcastPacket(rig.place, (rig.place + 64, rig.place + 80), 2))
 
 
 def test_words_fences_fills_and_times_are_written():

@@ -25,6 +25,7 @@ from weft.schedule import (
     Signal,
     Slice,
     Submit,
+    Swap,
     Wait,
 )
 
@@ -41,7 +42,7 @@ CASES = [
 @settings(max_examples=6, deadline=None)
 def test_engines_do_what_the_schedule_says(kind, algorithm, num_ranks, share, seed):
     schedule = collective(kind, algorithm, num_ranks=num_ranks, nbytes=share * num_ranks)
-    node = Node(schedule, seed, ring_words=32, packet_bytes=7 + seed % 40)
+    node = Node(schedule, seed, ring_words=32, packet_bytes=7 + seed % 40, swap_alignment=1)
     for execution in range(2):  # thresholds go on from where the last one ended
         data = inputs(kind, schedule, seed + execution)
         for key, values in data.items():
@@ -71,7 +72,7 @@ def x(rank, nbytes=100):
     return Slice(rank, "x", 0, nbytes)
 
 
-PLACES = {(rank, name): 1000 * (2 * rank + (name == "y")) for rank in (0, 1) for name in "xy"}
+PLACES = {(rank, name): 1024 * (2 * rank + (name == "y")) for rank in (0, 1) for name in "xy"}
 
 
 def lowered(schedule, **options):
@@ -82,15 +83,46 @@ def lowered(schedule, **options):
 def test_a_long_copy_is_several_packets():
     copy = Copy(x(0), Slice(1, "y", 0, 100))
     assert lowered(one_queue(copy), packet_bytes=40) == [
-        (sdma.CopyPacket(0, 3000, 40), sdma.CopyPacket(40, 3040, 40), sdma.CopyPacket(80, 3080, 20))
+        (sdma.CopyPacket(0, 3072, 40), sdma.CopyPacket(40, 3112, 40), sdma.CopyPacket(80, 3152, 20))
     ]
 
 
 def test_a_broadcast_to_three_is_a_pair_and_a_copy():
     cast = Broadcast(x(0, 8), (Slice(0, "y", 0, 8), Slice(1, "x", 0, 8), Slice(1, "y", 0, 8)))
     assert lowered(one_queue(cast)) == [
-        (sdma.BroadcastPacket(0, (1000, 2000), 8), sdma.CopyPacket(0, 3000, 8))
+        (sdma.BroadcastPacket(0, (1024, 2048), 8), sdma.CopyPacket(0, 3072, 8))
     ]
+
+
+def test_destinations_that_no_broadcast_packet_pairs_are_two_copies():
+    cast = Broadcast(x(0, 8), (Slice(0, "y", 0, 8), Slice(1, "x", 16, 8)))
+    assert lowered(one_queue(cast)) == [
+        (sdma.CopyPacket(0, 1024, 8), sdma.CopyPacket(0, 2064, 8)),
+    ]
+
+
+def test_packets_of_a_swap_begin_at_multiples_of_64():
+    swap = Swap(Slice(0, "x", 0, 1000), Slice(1, "y", 0, 1000))
+    (packets,) = lowered(one_queue(swap, nbytes=1000), packet_bytes=400)
+    assert packets == (
+        sdma.SwapPacket(0, 3072, 384),
+        sdma.SwapPacket(384, 3456, 384),
+        sdma.SwapPacket(768, 3840, 232),
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset", "options", "said"),
+    [
+        (8, {}, r"0xc08 \(expected a multiple of 64"),
+        (0, {"packet_bytes": 63}, "packet_bytes is 63"),
+    ],
+)
+def test_swaps_that_gfx94x_refuses_are_refused(offset, options, said):
+    swap = Swap(x(0, 64), Slice(1, "y", offset, 64))
+    with pytest.raises((ScheduleError, UsageError), match=said):
+        lowered(one_queue(swap), **options)
+    assert lowered(one_queue(swap), **options, swap_alignment=1)
 
 
 def test_flags_are_atomics_and_polls():
@@ -110,10 +142,10 @@ def test_every_submission_is_a_batch_and_a_held_one_begins_with_a_poll():
     first, second = lowered(one_queue(copy, copy, copy, submits=submits))
     assert first == (
         sdma.PollPacket(8024, 1),
-        sdma.CopyPacket(0, 2000, 8),
-        sdma.CopyPacket(0, 2000, 8),
+        sdma.CopyPacket(0, 2048, 8),
+        sdma.CopyPacket(0, 2048, 8),
     )
-    assert second == (sdma.CopyPacket(0, 2000, 8),)
+    assert second == (sdma.CopyPacket(0, 2048, 8),)
 
 
 def test_a_completion_that_the_host_waits_for_may_interrupt_it():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,11 @@ class Late:
         self.streams = []
         self.raised = set()
         self.num_events = 0
+        self.producer = LateStream()  # the current stream, with kernels that write inputs
+        self.streams.append(self.producer)
+
+    def produced(self, _devices):
+        return [self.record(self.producer)]
 
     def stream(self, _device):
         self.streams.append(LateStream())
@@ -101,6 +107,20 @@ def test_every_rank_ends_with_what_it_should(kind, algorithm, num_ranks, share, 
     schedule = collective(kind, algorithm, num_ranks=num_ranks, nbytes=share * num_ranks)
     for streams in (ImmediateStreams(), Late(seed)):
         check(kind, schedule, PeerCopies(schedule, tensors_of(schedule), streams=streams), seed)
+
+
+def test_copies_begin_behind_the_kernels_that_write_their_inputs():
+    schedule = collective("all_gather", "dma", num_ranks=3, nbytes=48)
+    for seed in range(20):
+        streams = Late(seed)
+        copies = PeerCopies(schedule, tensors_of(schedule), streams=streams)
+        data = inputs("all_gather", schedule, seed)
+        for key, values in data.items():
+            late = torch.from_numpy(np.ascontiguousarray(values))
+            streams.issue(streams.producer, (), partial(copies.tensors[key].copy_, late))
+        copies.run()
+        for key, want in expected("all_gather", schedule, data).items():
+            assert np.array_equal(copies.tensors[key].numpy(), want), (seed, key)
 
 
 @pytest.mark.parametrize("way", ["per-copy", "b2b", "kernel"])

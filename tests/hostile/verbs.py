@@ -23,7 +23,7 @@ QUICK = (
     "plan gpt2 --on mi300x-8 --ranks 2 --set layers=1 --set batch=2",
     "shard dlrm --on h100-8 --ranks 2",
     "serve llama-8b --on mi300x-8 --block 8KiB --fetch b2b --hit 0.9",
-    "validate nccl",
+    "validate broadcast",
 )
 
 

@@ -24,4 +24,4 @@ def test_workers_follow_a_trainer():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert len([line for line in done.stdout.splitlines() if line.startswith("step ")]) == 6
+    assert len([line for line in done.stdout.splitlines() if line.startswith("version ")]) == 6

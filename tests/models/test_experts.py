@@ -11,7 +11,7 @@ from weft.hardware import platform
 from weft.models.named import generate
 from weft.planner.predict import predict_seconds
 from weft.planner.prices import Prices
-from weft.workload import Memory, check
+from weft.step import Memory, check
 
 H100 = platform("h100-8")
 EXPERT = 3 * 4096 * 14336  # weights of one expert of mixtral-8x7b
@@ -22,19 +22,19 @@ def mixtral(num_ranks=8, **given):
     return generate("mixtral-8x7b", num_ranks, settings)
 
 
-def moved(workload, group):
+def moved(graph, group):
     """Return what the collectives of a group move, by kind."""
     found = defaultdict(list)
-    for op in workload.ops():
+    for op in graph.ops():
         if op.collective and op.collective.group == group:
             found[op.collective.kind].append(op.collective.nbytes)
     return dict(found)
 
 
-def expert_flops(workload):
+def expert_flops(graph):
     return sum(
         len(step.ranks) * 2.0 * prod(op.cost.shape)
-        for step in workload.steps
+        for step in graph.steps
         for op in step.ops
         if op.name.startswith("experts")
     )
@@ -48,23 +48,23 @@ def expert_flops(workload):
 )
 @settings(max_examples=30, deadline=None)
 def test_every_token_takes_topk_experts_whatever_the_parallelism(tp, ep, recompute, fsdp):
-    workload = mixtral(8 * tp, tp=tp, ep=ep, recompute=recompute, fsdp=fsdp)
-    check(workload)
+    graph = mixtral(8 * tp, tp=tp, ep=ep, recompute=recompute, fsdp=fsdp)
+    check(graph)
     passes = 4 if recompute else 3  # forward, and the gradients of inputs and weights
-    assert expert_flops(workload) == passes * 8 * 4096 * 2 * 2.0 * EXPERT
+    assert expert_flops(graph) == passes * 8 * 4096 * 2 * 2.0 * EXPERT
 
 
 @pytest.mark.parametrize("ep", [1, 2, 8])
 def test_training_runs_experts_at_the_rate_of_products(ep):
     """As many rows as in a dense layer of the same sides take as long, within a tenth."""
     prices = Prices(H100)
-    workload = mixtral(ep=ep, batch=8)
+    graph = mixtral(ep=ep, batch=8)
     dense = generate("llama-8b", 8, {"batch": "16", "layers": "1", "seq": "4096"})
 
-    def seconds(workload, *names):
-        return sum(prices.kernel(op.cost) for op in workload.ops() if op.name.startswith(names))
+    def seconds(graph, *names):
+        return sum(prices.kernel(op.cost) for op in graph.ops() if op.name.startswith(names))
 
-    experts = seconds(workload, "experts up", "experts down")
+    experts = seconds(graph, "experts up", "experts down")
     assert experts == pytest.approx(seconds(dense, "up", "down"), rel=0.1)
 
 
@@ -100,8 +100,8 @@ def test_sharded_experts_are_gathered_among_ranks_that_hold_the_same():
 
 @pytest.mark.parametrize(("num_ranks", "kept"), [(8, 1.0), (16, 0.5)])
 def test_memory_shares_experts_among_ranks_that_hold_the_same(num_ranks, kept):
-    workload = mixtral(num_ranks, ep=8, batch=16, fsdp=True)
-    memory = workload.memory or Memory()
+    graph = mixtral(num_ranks, ep=8, batch=16, fsdp=True)
+    memory = graph.memory or Memory()
     assert memory.weights >= kept * 2 * EXPERT
     assert memory.weights < kept * 2 * EXPERT + 2 * 400e6 / num_ranks
 

@@ -14,7 +14,7 @@ from weft.models.zoo import MODELS
 from weft.planner.job_prediction import predict_job
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
-from weft.workload import check
+from weft.step import check
 
 H100 = platform("h100-8")
 PRICES = Prices(H100)
@@ -42,23 +42,21 @@ def test_a_folded_step_takes_as_long_as_the_whole_one(name, given):
     model = model_of(name, given)
     whole = predict(transformer_step.build(name, model, 8), H100, anyway=True, prices=PRICES)
     folding = Folding(name, model, 8, H100, PRICES)
-    workload = folding.workload()
-    check(workload)
-    folded = predict(workload, H100, anyway=True, prices=PRICES)
+    graph = folding.graph()
+    check(graph)
+    folded = predict(graph, H100, anyway=True, prices=PRICES)
     assert folded.seconds == pytest.approx(whole.seconds, rel=0.01)
-    assert folded.workload.memory == whole.workload.memory
+    assert folded.graph.memory == whole.graph.memory
     for part in ("compute", "exposed"):
         off = folded.breakdown[part] - whole.breakdown[part]
         assert abs(off) < 0.03 * whole.seconds, part
-    assert sum(len(step.ops) for step in workload.steps) < 0.5 * sum(
-        1 for _ in whole.workload.ops()
-    )
+    assert sum(len(step.ops) for step in graph.steps) < 0.5 * sum(1 for _ in whole.graph.ops())
 
 
 def test_a_step_of_few_micro_batches_leaves_none_out():
     model = model_of("llama-8b", {"pp": 4, "batch": 8, "tp": 2})
-    workload = Folding("llama-8b", model, 8, H100, PRICES).workload()
-    assert not [op.name for op in workload.ops() if "more micro batches" in op.name]
+    graph = Folding("llama-8b", model, 8, H100, PRICES).graph()
+    assert not [op.name for op in graph.ops() if "more micro batches" in op.name]
 
 
 def test_the_ops_of_a_step_are_estimated():
@@ -76,7 +74,7 @@ def test_a_job_of_many_micro_batches_is_folded_and_has_a_range():
     job = Job("llama-405b", model, 8192)
     assert ops_of(model, 8192) > MANY_OPS
     found = predict_job(job, machine)
-    assert sum(1 for _ in found.workload.ops()) < MANY_OPS
+    assert sum(1 for _ in found.graph.ops()) < MANY_OPS
     assert 0.7 < found.low / found.seconds < 1 < found.high / found.seconds < 1.6
     # six products of every weight and token, at no more than the rated speed of the device
     floor = job.flops / 8192 / machine.require_device().flops["fp8"].rated

@@ -12,14 +12,13 @@ from weft.models.pipeline import passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
 from weft.planner.prices import Prices
 from weft.schedule import Cost
-from weft.step import StepEngine
-from weft.workload import NO_HOST, Memory, Workload, check
+from weft.step import NO_HOST, Memory, StepEngine, StepGraph, check
 
 
-def flops(workload):
+def flops(graph):
     return sum(
         op.cost.flops * len(step.ranks)
-        for step in workload.steps
+        for step in graph.steps
         for op in step.ops
         if op.cost and op.cost.family == "gemm"
     )
@@ -54,23 +53,23 @@ def test_training_takes_three_times_the_products_of_a_forward_pass():
 
 
 def test_decoding_looks_at_the_whole_past():
-    workload = generate("llama-8b", 1, {"batch": "4", "mode": "decode"})
-    seen = next(op.cost.shape for op in workload.ops() if op.cost and op.name == "attention")
-    assert workload.memory is not None
+    graph = generate("llama-8b", 1, {"batch": "4", "mode": "decode"})
+    seen = next(op.cost.shape for op in graph.ops() if op.cost and op.name == "attention")
+    assert graph.memory is not None
     assert seen[3:5] == (1, 8192)
-    assert workload.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
+    assert graph.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
 
 
 def test_experts_exchange_tokens_twice_a_layer_and_way():
-    workload = generate("mixtral-8x7b", 8, {"batch": "8", "ep": "8", "layers": "2"})
-    kinds = [op.collective.kind for op in workload.ops() if op.collective]
+    graph = generate("mixtral-8x7b", 8, {"batch": "8", "ep": "8", "layers": "2"})
+    kinds = [op.collective.kind for op in graph.ops() if op.collective]
     assert kinds.count("all_to_all") == 2 * 2 * 2
 
 
 @pytest.mark.parametrize("name", ["dlrm-rm2", "gpt2"])
 def test_what_was_made_is_read_as_it_was_written(name):
-    workload = generate(name, 8, {"batch": "64"})
-    assert Workload.from_json(workload.to_json()) == workload
+    graph = generate(name, 8, {"batch": "64"})
+    assert StepGraph.from_json(graph.to_json()) == graph
 
 
 def test_ranks_with_equal_tables_are_one_class():
@@ -118,16 +117,16 @@ def test_an_unknown_workload_is_named():
 def test_a_file_names_a_model_and_changes_it(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('model = "gpt2"\nlayers = 2\nbatch = 4\n')
-    workload = generate(str(file), 4)
-    assert workload.name == "mine"
-    assert sum(op.name == "attention" for op in workload.ops()) == 2
+    graph = generate(str(file), 4)
+    assert graph.name == "mine"
+    assert sum(op.name == "attention" for op in graph.ops()) == 2
 
 
 def test_a_file_of_tables_is_a_dlrm(tmp_path):
     file = tmp_path / "tables.toml"
     file.write_text("batch = 64\n[[tables]]\nrows = 1000\ndim = 16\ncount = 3\npooling = 5\n")
-    workload = generate(str(file), 2)
-    assert {o.cost.shape[3] for o in workload.ops() if o.cost and o.name == "embedding"} == {5.0}
+    graph = generate(str(file), 2)
+    assert {o.cost.shape[3] for o in graph.ops() if o.cost and o.name == "embedding"} == {5.0}
     assert tables_of(str(file), {"batch": "32"}, 1)[1] == 32
 
 
@@ -282,7 +281,7 @@ def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_produc
     settings = {"batch": "8", "layers": "1", "fsdp": "true"}
     moved = {}
     for dtype in ("bf16", "fp8"):
-        workload = generate("llama-8b", 8, {**settings, "dtype": dtype})
-        moved[dtype] = {op.name: op.collective.nbytes for op in workload.ops() if op.collective}
+        graph = generate("llama-8b", 8, {**settings, "dtype": dtype})
+        moved[dtype] = {op.name: op.collective.nbytes for op in graph.ops() if op.collective}
     assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
     assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]

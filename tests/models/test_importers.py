@@ -14,7 +14,7 @@ from weft.errors import FormatError, UsageError, WeftError
 from weft.models.find import find_job, find_workload, is_configuration
 from weft.models.huggingface import model_of
 from weft.models.zoo import MODELS
-from weft.workload import check
+from weft.step import check
 
 
 def imported(path: str, num_ranks: int, settings: dict[str, str] | None = None) -> Any:
@@ -41,9 +41,9 @@ def test_a_configuration_is_the_model_of_that_name(name, document):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_configuration_can_be_trained(tmp_path, name):
     path = written(tmp_path / "config.json", CONFIGS[name])
-    workload = find_workload(path, 8, {"batch": "8", "layers": "4", "seq": "256"})
-    check(workload)
-    assert workload.name == tmp_path.name
+    graph = find_workload(path, 8, {"batch": "8", "layers": "4", "seq": "256"})
+    check(graph)
+    assert graph.name == tmp_path.name
 
 
 def test_what_is_left_out_is_named():
@@ -208,7 +208,7 @@ def test_arguments_of_megatron_are_a_model_with_its_layout(tmp_path):
     )  # fmt: skip
     assert job.model == expected
     assert job.notes == ()
-    check(job.workload())
+    check(job.graph())
 
 
 def test_megatron_yaml_is_read_as_its_arguments(tmp_path):
@@ -284,7 +284,7 @@ def test_deepspeed_says_how_a_model_is_run(tmp_path):
     assert job.model == expected
     config = written(tmp_path / "config.json", CONFIGS["qwen3-30b-a3b"])
     assert imported(path, 8, {"model": config}).model.experts == 128
-    check(job.workload())
+    check(job.graph())
 
 
 @pytest.mark.parametrize(

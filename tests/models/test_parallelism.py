@@ -14,8 +14,7 @@ from weft.models.named import generate
 from weft.models.transformer_layout import Layout
 from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
-from weft.step import StepEngine
-from weft.workload import NO_HOST, check
+from weft.step import NO_HOST, StepEngine, check
 
 SMALL = {"hidden": 512, "heads": 8, "kv_heads": 8, "ffn": 1024, "vocab": 1000, "seq": 256}
 EXPERTS = {"expert_ffn": 256, "experts": 8, "topk": 2, "shared_ffn": 256, "dense_layers": 1}
@@ -36,20 +35,20 @@ def made(num_ranks, model="llama-8b", **given):
     return generate(model, num_ranks, {key: str(value) for key, value in settings.items()})
 
 
-def flops(workload):
+def flops(graph):
     """Floating-point operations of all products of all ranks."""
     return sum(
         op.cost.flops * len(step.ranks)
-        for step in workload.steps
+        for step in graph.steps
         for op in step.ops
         if op.cost and op.cost.family in ("gemm", "bmm")
     )
 
 
-def scores(workload):
+def scores(graph):
     """Pairs of a query and a key of all attention kernels of all ranks."""
     total = 0.0
-    for step in workload.steps:
+    for step in graph.steps:
         for op in step.ops:
             if op.cost and op.cost.family == "attention":
                 batch, heads, _, queries, keys, _, causal = op.cost.shape[:7]
@@ -57,18 +56,18 @@ def scores(workload):
     return total
 
 
-def moved(workload, *groups):
+def moved(graph, *groups):
     """Bytes of collectives of these groups, by kind, summed over classes of ranks."""
     found: Counter[str] = Counter()
-    for op in workload.ops():
+    for op in graph.ops():
         if op.collective and op.collective.group in groups:
             found[op.collective.kind] += op.collective.nbytes
     return found
 
 
-def run(workload):
-    machine = platform("h100-8x8", num_ranks=workload.num_ranks)
-    return StepEngine(workload, machine, CountedPrices(), host=NO_HOST).run(pressure=0)
+def run(graph):
+    machine = platform("h100-8x8", num_ranks=graph.num_ranks)
+    return StepEngine(graph, machine, CountedPrices(), host=NO_HOST).run(pressure=0)
 
 
 LAYOUTS = st.fixed_dictionaries(
@@ -101,9 +100,9 @@ def test_ranks_of_every_layout_agree_about_their_collectives(options, experts, l
     if latent:
         extra |= {"q_rank": 64, "kv_rank": 32, "rope_dim": 16, "kv_heads": 0}
     num_ranks = 4 * options["tp"] * options["cp"] * options["pp"]
-    workload = made(num_ranks, **options, **extra, batch=32)
-    check(workload)
-    assert run(workload).seconds > 0
+    graph = made(num_ranks, **options, **extra, batch=32)
+    check(graph)
+    assert run(graph).seconds > 0
 
 
 @given(options=LAYOUTS, experts=st.booleans(), etp=st.sampled_from((0, 1)))
@@ -126,9 +125,9 @@ def test_every_weight_is_reduced_once(options, experts):
     options = options | {"lora": 0, "schedule": "1f1b", "zero": min(1, options["zero"])}
     extra = {"ep": 2, **EXPERTS} if experts else {}
     num_ranks = 4 * options["tp"] * options["cp"] * options["pp"]
-    workload = made(num_ranks, **options, **extra, batch=num_ranks * 2)
+    graph = made(num_ranks, **options, **extra, batch=num_ranks * 2)
     kind = "reduce_scatter" if options["zero"] else "all_reduce"
-    dense, expert = moved(workload, "dp")[kind], moved(workload, "edp")[kind]
+    dense, expert = moved(graph, "dp")[kind], moved(graph, "edp")[kind]
     if experts:
         dense, expert = dense * options["tp"], expert * options["tp"] * 2
     else:
@@ -263,12 +262,12 @@ def test_adapters_train_next_to_frozen_weights():
 
 
 def test_sharded_replicas_reduce_among_each_other():
-    workload = made(8, zero=3, shard=4, batch=8)
+    graph = made(8, zero=3, shard=4, batch=8)
     whole = made(8, zero=3, batch=8)
-    assert moved(workload, "shard") == moved(whole, "dp")
-    assert moved(workload, "replica") == {"all_reduce": moved(whole, "dp")["reduce_scatter"] // 4}
-    assert workload.members("shard", 5) == (4, 5, 6, 7)
-    assert workload.members("replica", 5) == (1, 5)
+    assert moved(graph, "shard") == moved(whole, "dp")
+    assert moved(graph, "replica") == {"all_reduce": moved(whole, "dp")["reduce_scatter"] // 4}
+    assert graph.members("shard", 5) == (4, 5, 6, 7)
+    assert graph.members("replica", 5) == (1, 5)
 
 
 def test_prefetching_no_layer_exposes_every_gather():
@@ -294,8 +293,8 @@ def test_optimizer_shards_are_gathered_in_the_next_forward_pass_or_behind():
 
 @pytest.mark.parametrize("zero", [1, 3])
 def test_weights_are_gathered_before_the_input_of_a_stage_has_come(zero):
-    workload = made(8, pp=4, batch=8, zero=zero)
-    for step in workload.steps:
+    graph = made(8, pp=4, batch=8, zero=zero)
+    for step in graph.steps:
         received = {n for n, op in enumerate(step.ops) if op.name == "recv"}
         gathers = [op for op in step.ops if op.name == "all_gather"]
         assert gathers
@@ -315,16 +314,16 @@ def test_embedding_and_head_are_gathered_and_reduced():
 
 
 def test_tied_ends_on_two_stages_sum_their_gradients():
-    workload = made(4, pp=4, batch=4, tied=True)
+    graph = made(4, pp=4, batch=4, tied=True)
     sums = [sum(op.collective is not None and op.collective.group == "embedding" for op in s.ops)
-            for s in workload.steps]  # fmt: skip
+            for s in graph.steps]  # fmt: skip
     assert sums == [1, 0, 0, 1]
-    assert workload.members("embedding", 0) == (0, 3)
+    assert graph.members("embedding", 0) == (0, 3)
 
 
 def test_uneven_stages_hold_what_they_are_told():
-    workload = made(4, pp=4, layers=10, batch=1, stage_layers="2-3-3-2")
-    held = [sum(op.name == "attention" for op in step.ops) for step in workload.steps]
+    graph = made(4, pp=4, layers=10, batch=1, stage_layers="2-3-3-2")
+    held = [sum(op.name == "attention" for op in step.ops) for step in graph.steps]
     assert held == [2, 3, 3, 2]
     counted = made(4, pp=4, layers=10, batch=1, count_ends=True)
     held = [sum(op.name == "attention" for op in step.ops) for step in counted.steps]
@@ -332,9 +331,9 @@ def test_uneven_stages_hold_what_they_are_told():
 
 
 def test_expert_groups_may_span_tensor_parallel_ranks():
-    workload = made(8, tp=2, sp=True, ep=8, etp=1, **EXPERTS, batch=4)
-    assert workload.members("ep", 3) == tuple(range(8))
-    assert workload.groups["edp"].size == 1
+    graph = made(8, tp=2, sp=True, ep=8, etp=1, **EXPERTS, batch=4)
+    assert graph.members("ep", 3) == tuple(range(8))
+    assert graph.groups["edp"].size == 1
     layout = Layout(MODELS["mixtral-8x7b"], 8)
     assert "edp" not in layout.groups
 
@@ -350,8 +349,8 @@ def test_an_imbalance_costs_products_and_exchange():
 
 
 def test_a_window_is_what_the_kernel_sees():
-    workload = made(1, window=64, full_every=2)
-    shapes = [op.cost.shape for op in workload.ops() if op.name == "attention"]
+    graph = made(1, window=64, full_every=2)
+    shapes = [op.cost.shape for op in graph.ops() if op.name == "attention"]
     assert [len(shape) > 7 and shape[7] for shape in shapes] == [64, False, 64, False]
     chunks = made(1, window=64, chunked=True, layers=1)
     (shape,) = [op.cost.shape for op in chunks.ops() if op.name == "attention"]

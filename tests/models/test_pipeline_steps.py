@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from weft.hardware import platform
 from weft.models.named import generate
-from weft.step import StepEngine
-from weft.workload import NO_HOST
+from weft.step import NO_HOST, StepEngine
 
 KERNEL, COLLECTIVE = 1e-3, 1e-6  # seconds of each, so that a bound is a count of kernels
 
@@ -24,7 +23,7 @@ class CountedPrices:
         return COLLECTIVE
 
 
-def pipeline_bound(workload, num_micro, chunks):
+def pipeline_bound(graph, num_micro, chunks):
     """Return the least seconds of a pipelined step of which every stage waits for its inputs.
 
     A stage starts when the first micro batch has passed the first chunk of every stage before
@@ -32,7 +31,7 @@ def pipeline_bound(workload, num_micro, chunks):
     For equal stages that is (num_micro + pp - 1) times a stage, and with chunks a bubble of
     (pp - 1) / chunks stages (arXiv 2104.04473).
     """
-    count = [Counter(op.phase for op in step.ops if op.kind == "kernel") for step in workload.steps]
+    count = [Counter(op.phase for op in step.ops if op.kind == "kernel") for step in graph.steps]
     bounds = []
     for stage, own in enumerate(count):
         fill = sum(before["forward"] / num_micro / chunks for before in count[:stage])
@@ -43,9 +42,9 @@ def pipeline_bound(workload, num_micro, chunks):
     return KERNEL * max(bounds)
 
 
-def step_seconds(workload):
+def step_seconds(graph):
     machine = platform("h100-8", num_ranks=8)
-    return StepEngine(workload, machine, CountedPrices(), host=NO_HOST).run(pressure=0).seconds
+    return StepEngine(graph, machine, CountedPrices(), host=NO_HOST).run(pressure=0).seconds
 
 
 OPTIONS = st.fixed_dictionaries(
@@ -91,8 +90,8 @@ def test_no_pipeline_is_faster_than_its_critical_path(options, model, pp, dp, tu
         chunks = 1
     num_micro = turns * pp
     ep = dp if model == "mixtral-8x7b" else 1
-    workload = made(model, options, pp=pp, dp=dp, num_micro=num_micro, chunks=chunks, ep=ep)
-    assert step_seconds(workload) >= pipeline_bound(workload, num_micro, chunks) * (1 - 1e-9)
+    graph = made(model, options, pp=pp, dp=dp, num_micro=num_micro, chunks=chunks, ep=ep)
+    assert step_seconds(graph) >= pipeline_bound(graph, num_micro, chunks) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -131,8 +130,8 @@ def results_nobody_waits_for(step):
 @settings(max_examples=40, deadline=None)
 def test_something_waits_for_the_result_of_every_collective(options, model, pp, dp):
     ep = dp if model == "mixtral-8x7b" else 1
-    workload = made(model, options, pp=pp, dp=dp, num_micro=2, ep=ep)
-    assert [results_nobody_waits_for(step) for step in workload.steps] == [[]] * pp
+    graph = made(model, options, pp=pp, dp=dp, num_micro=2, ep=ep)
+    assert [results_nobody_waits_for(step) for step in graph.steps] == [[]] * pp
 
 
 @pytest.mark.parametrize("fsdp", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from weft.hardware import platform
 from weft.models.named import job_of
 from weft.models.stacks import Stack, _read, stack_named, stack_names
 from weft.planner.predict import predict_seconds
-from weft.workload import NO_HOST
-from weft.workload.step import check
+from weft.step import NO_HOST
+from weft.step.step_graph import check
 
 SETTINGS = {"fsdp": "true", "layers": "4"}
 H100 = platform("h100-8")
@@ -20,11 +21,11 @@ H100 = platform("h100-8")
 
 @pytest.fixture(scope="module")
 def step():
-    return job_of("gpt2", 8, SETTINGS).workload()
+    return job_of("gpt2", 8, SETTINGS).graph()
 
 
-def kernels(workload, *families):
-    return [op for op in workload.ops() if op.cost is not None and op.cost.family in families]
+def kernels(graph, *families):
+    return [op for op in graph.ops() if op.cost is not None and op.cost.family in families]
 
 
 def test_a_stack_without_numbers_changes_nothing(step):
@@ -81,13 +82,13 @@ def test_gathered_weights_are_copied_out_once_and_gradients_in(step):
 
 
 def test_graphs_cost_the_host_nothing(step):
-    made = stack_named("graphs").applied(step)
+    made = stack_named("mlperf").applied(step)
     assert all(op.host == 0 for op in made.ops() if op.kind != "host")
 
 
 def test_a_pipeline_waits_for_what_it_receives():
-    workload = job_of("gpt2", 8, {"pp": "2", "batch": "16", "layers": "4"}).workload()
-    made = Stack("waits", blocking_messages=True).applied(workload)
+    graph = job_of("gpt2", 8, {"pp": "2", "batch": "16", "layers": "4"}).graph()
+    made = Stack("waits", blocking_messages=True).applied(graph)
     blocking = {op.collective.kind for op in made.ops() if op.blocking and op.collective}
     assert blocking == {"recv"}
 
@@ -96,7 +97,7 @@ def test_a_stack_is_a_setting_of_a_job():
     job = job_of("gpt2", 8, {**SETTINGS, "stack": "eager"})
     assert job.settings["stack"] == "eager"
     plain = job_of("gpt2", 8, SETTINGS)
-    assert job.workload() == stack_named("eager").applied(plain.workload())
+    assert job.graph() == stack_named("eager").applied(plain.graph())
 
 
 def test_unknown_stacks_and_keys_are_named():
@@ -104,3 +105,30 @@ def test_unknown_stacks_and_keys_are_named():
         job_of("gpt2", 8, {"stack": "eagre"})
     with pytest.raises(FormatError, match="passses"):
         _read("mine", {"passses": 2.0})
+
+
+def test_a_host_works_between_steps_once_the_last_kernel_has_ended(step):
+    made = Stack("logs", between_steps=0.01).applied(step)
+    check(made)
+    longer = predict_seconds(made, H100) - predict_seconds(step, H100)
+    assert longer == pytest.approx(0.01, rel=0.01)
+
+
+def test_the_head_is_scaled_apart_from_other_products(step):
+    made = Stack("head", head=2.0).applied(step)
+    scaled = {op.name for op in made.ops() if op.cost is not None and op.cost.scale == 2.0}
+    assert {"head", "head weight gradient", "loss", "loss backward"} <= scaled
+    assert "up" not in scaled
+
+
+@pytest.mark.parametrize("name", ["compile", "deepspeed", "eager", "megatron", "mlperf"])
+def test_stacks_have_the_names_that_people_use(name):
+    assert name in stack_names()
+
+
+def test_products_of_a_throttled_machine_take_longer():
+    job = job_of("gpt2", 8, SETTINGS)
+    throttled = replace(job, products=1.5)
+    scales = {op.cost.scale for op in kernels(throttled.graph(), "gemm")}
+    assert scales == {1.5}
+    assert job.software is None

@@ -4,7 +4,7 @@ import pytest
 
 from weft.models.named import generate
 from weft.models.zoo import MODELS, ZOO
-from weft.workload import check
+from weft.step import check
 
 # Billions of parameters, and those a token meets, from the model cards (of Hugging Face, where
 # nothing else is said); a card rounds, so the last digit may differ.
@@ -62,9 +62,9 @@ def test_a_model_has_as_many_parameters_as_published(name, published):
 
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.experts])
 def test_models_of_experts_spread_over_expert_parallel_ranks(name):
-    workload = generate(name, 16, {"batch": "16", "ep": "8", "layers": "4", "tp": "2", "sp": "1"})
-    check(workload)
-    assert any(op.name == "experts up" for op in workload.ops())
+    graph = generate(name, 16, {"batch": "16", "ep": "8", "layers": "4", "tp": "2", "sp": "1"})
+    check(graph)
+    assert any(op.name == "experts up" for op in graph.ops())
 
 
 def test_every_model_names_its_source():

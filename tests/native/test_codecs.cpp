@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "codecs/changes.hpp"
 #include "codecs/codecs.hpp"
 
 using namespace weft;
@@ -210,6 +211,40 @@ void names_are_checked() {
   CHECK_THROWS(codec_of("pack:4", "float32"), std::invalid_argument);
 }
 
+// Lists of changes are the same bytes at every level of vectors, restore what changed, and no content
+// of a frame writes outside of its words.
+template <class Word>
+void check_changes_of(std::size_t count, unsigned one_in) {
+  Buffer before = random_bytes(count * sizeof(Word)), after = before;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (chance() % one_in == 0) after[i * sizeof(Word)] ^= static_cast<std::byte>(1 + chance() % 255);
+  }
+  Buffer held = before, out(changes_room(before.size()));
+  const std::size_t size = changes_plain<Word>(after.data(), held.data(), count, out.data());
+  CHECK(held == after);
+#if defined(__x86_64__)
+  for (const auto encode : {&changes_avx2<Word>, &changes_avx512<Word>}) {
+    if (encode == &changes_avx2<Word> ? level() == Level::plain : level() != Level::avx512) continue;
+    Buffer again = before, other(out.size());
+    CHECK(encode(after.data(), again.data(), count, other.data()) == size);
+    CHECK(again == after);
+    CHECK(std::equal(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(size), other.begin()));
+  }
+#endif
+  Buffer back = before;
+  const Bytes payload = Bytes(out).first(size);
+  CHECK((walk_changes<Word, false>(payload, back)) == Verdict::good);
+  CHECK(back == before);
+  CHECK((walk_changes<Word, true>(payload, back)) == Verdict::good);
+  CHECK(back == after);
+  for (int round = 0; round < 200 && size != 0; ++round) {
+    Buffer spoilt(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(size)), words = before;
+    for (int i = 0; i < 8; ++i) spoilt[chance() % size] = static_cast<std::byte>(chance());
+    walk_changes<Word, true>(spoilt, words);
+    walk_changes<Word, true>(Bytes(spoilt).first(chance() % (size + 1)), words);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -217,6 +252,12 @@ int main() {
   levels_agree();
   integers_are_near();
   names_are_checked();
+  for (const std::size_t count : {0UL, 1UL, 31UL, 5000UL, 70001UL}) {
+    for (const unsigned one_in : {1U, 3U, 40U, 5000U}) {
+      check_changes_of<std::uint16_t>(count, one_in);
+      check_changes_of<std::uint32_t>(count, one_in);
+    }
+  }
   for (const char* dtype : {"float32", "bfloat16", "float16"}) {
     for (const char* name : {"pack", "int8", "int4:16", "fp8"}) check_hostile(name, dtype);
   }

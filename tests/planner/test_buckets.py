@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.planner.toy import group_of, kernel, moves, step_of
 from weft.planner.buckets import with_buckets
-from weft.workload import Collective, Op, Step, Workload
+from weft.step import Collective, Op, RankStep, StepGraph
 
 
 def bucket(nbytes, *after, stream="comm", dtype="bf16", group="world", **more):
@@ -17,7 +17,7 @@ def bucket(nbytes, *after, stream="comm", dtype="bf16", group="world", **more):
 
 
 def ops_of(found):
-    return found.workload.steps[0].ops
+    return found.graph.steps[0].ops
 
 
 def sizes(found):
@@ -100,8 +100,8 @@ def test_the_next_bucket_may_wait_for_the_one_it_is_joined_with():
 
 
 def test_the_largest_bucket_of_any_class_of_ranks_is_told():
-    steps = (Step((0,), (bucket(1), bucket(2))), Step((1,), (bucket(4), bucket(8))))
-    found = with_buckets(Workload("two", 2, steps), 2)
+    steps = (RankStep((0,), (bucket(1), bucket(2))), RankStep((1,), (bucket(4), bucket(8))))
+    found = with_buckets(StepGraph("two", 2, steps), 2)
     assert found is not None
     assert found.nbytes == 12
     assert found.origin == {(0, 0): (0, 1), (1, 0): (0, 1)}

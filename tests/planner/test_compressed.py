@@ -11,7 +11,7 @@ from weft.planner.candidates import Candidate
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices
 from weft.planner.strategies.compressed import ERRORS, coded, error_of
-from weft.workload import Collective
+from weft.step import Collective
 
 MIB = 1 << 20
 PRICES = Prices(MACHINE)
@@ -23,13 +23,13 @@ def ways(kind="all_gather", nbytes=64 * MIB, dtype="fp32", **limits):
 
 
 def codecs(found):
-    return [each.settings["codec"] for each in found if isinstance(each, Candidate)]
+    return [each.strategy.codec for each in found if isinstance(each, Candidate)]
 
 
 def test_without_a_budget_only_what_loses_nothing_is_done():
     found = ways()
     assert codecs(found) == ["pack"]
-    refused = {each.settings["codec"]: each.why for each in found if isinstance(each, Alternative)}
+    refused = {each.strategy.codec: each.why for each in found if isinstance(each, Alternative)}
     assert set(refused) == set(ERRORS) - {"pack"}
     assert refused["int8"] == "its error of 0.007 is above the budget of 0"
 
@@ -50,7 +50,7 @@ def test_a_codec_is_allowed_up_to_its_error(budget, allowed):
 def test_only_codecs_that_were_asked_for_are_looked_at():
     (found,) = ways(error=1.0, codecs=("int4",))
     assert isinstance(found, Candidate)
-    assert (found.settings, found.memory) == ({"codec": "int4"}, 64 * MIB)
+    assert (found.strategy.settings, found.memory) == ({"codec": "int4"}, 64 * MIB)
 
 
 def test_a_codec_that_makes_no_fewer_bytes_is_not_told():
@@ -101,7 +101,7 @@ def test_one_byte_is_still_one_byte():
 )
 def test_what_cannot_be_encoded_is_said_once(kind, dtype, why):
     (found,) = ways(kind, dtype=dtype, error=1.0)
-    assert (found.strategy, found.why) == ("compressed", why)
+    assert (found.strategy.name, found.why) == ("compressed", why)
 
 
 def test_the_error_of_a_codec_is_that_of_its_kind():

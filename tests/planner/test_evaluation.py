@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.planner.toy import candidate, evaluator_of, group_of, kernel, moves, step_of
-from weft.workload import Collective, Step, Workload
+from weft.step import Collective, RankStep, StepGraph
 
 # A collective of 4 s while a kernel of 10 s runs; another kernel waits for both.
 OVERLAPPED = step_of(kernel("long", 10), moves(4), kernel("last", 1, 1))
@@ -22,8 +22,8 @@ def test_a_chain_takes_what_its_ops_take():
 
 
 def test_the_slowest_ranks_decide():
-    steps = (Step((0,), (kernel("short", 1),)), Step((1,), (kernel("long", 5),)))
-    assert evaluator_of(Workload("two", 2, steps)).seconds(()) == pytest.approx(5)
+    steps = (RankStep((0,), (kernel("short", 1),)), RankStep((1,), (kernel("long", 5),)))
+    assert evaluator_of(StepGraph("two", 2, steps)).seconds(()) == pytest.approx(5)
 
 
 def test_a_slower_candidate_is_hidden_no_more():

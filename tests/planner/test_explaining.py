@@ -8,7 +8,8 @@ from tests.planner.toy import candidate, evaluator_of, group_of, kernel, moves, 
 from weft.planner.candidates import infeasible
 from weft.planner.explaining import Explainer, name_of
 from weft.planner.search import GroupOptions, Search
-from weft.workload import Collective
+from weft.schedule.strategy import Strategy
+from weft.step import Collective
 
 LATER = infeasible("dma", "there are no engines")
 EXPOSED = step_of(kernel("producer", 2), moves(10, 0), kernel("last", 1, 1))
@@ -68,17 +69,17 @@ def test_alternatives_come_with_the_step_they_make_and_what_is_infeasible_last()
     chosen = candidate(5, "dma")
     others = candidate(8, "serial"), candidate(7, "priority")
     found = explained(EXPOSED, 1, candidate(10), chosen, *others, barred=(LATER,)).alternatives
-    assert [each.strategy for each in found] == ["priority", "serial", "concurrent", "dma"]
+    assert [each.strategy.name for each in found] == ["priority", "serial", "concurrent", "dma"]
     assert [each.seconds for each in found[:3]] == pytest.approx([10, 11, 13])
     assert found[0].why == "the step takes 10 s, not 8 s"
     assert found[-1] is LATER
 
 
 def test_of_each_strategy_the_fastest_is_named_for_each_backend():
-    base = candidate(10, settings={"backend": "gloo"})
-    weft = (candidate(s, settings={"backend": "weft", "algorithm": str(s)}) for s in (8, 7))
+    base = candidate(10, Strategy("concurrent", "gloo"))
+    weft = (candidate(s, Strategy("concurrent", "weft", str(s))) for s in (8, 7))
     found = explained(EXPOSED, 1, base, candidate(5, "dma"), *weft).alternatives
-    assert [each.settings for each in found] == [
-        {"backend": "weft", "algorithm": "7"},
-        {"backend": "gloo"},
+    assert [each.strategy for each in found] == [
+        Strategy("concurrent", "weft", "7"),
+        Strategy("concurrent", "gloo"),
     ]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from weft.cli import main
+from weft.cli.layout_tables import difference
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
 from weft.models.named import job_of
@@ -30,7 +31,7 @@ def test_every_layout_found_fits_and_is_sorted():
     assert 0 < made.num_fitting <= made.num_layouts
     assert [each.seconds for each in found] == sorted(each.seconds for each in found)
     for each in found:
-        memory = each.prediction.workload.memory
+        memory = each.prediction.graph.memory
         assert memory is not None
         assert memory.total <= MACHINE.require_device().memory_bytes
 
@@ -92,3 +93,27 @@ def test_the_verb_prints_layouts_as_json(capsys):
     assert all(row["settings"]["tp"] == 2 for row in found["results"])
     assert main(["plan", "gpt2", "--on", "h100-8", "--search", "fast"]) == 2
     assert "must be layout" in capsys.readouterr().err
+
+
+def test_a_layout_is_explained_against_the_job_as_given():
+    made = search()
+    best, own = made.best(1, 4)[0], made.own()
+    assert own is not None
+    assert own.job == made.job
+    told = difference(best, own)
+    share = 100 * (own.seconds / best.seconds - 1)
+    assert told.startswith(f"{abs(share):.1f} % {'faster' if share >= 0 else 'slower'}")
+
+
+def test_settings_of_a_choice_make_the_same_layout_again():
+    for choice in search().best(4, 4):
+        words = {key: str(value).lower() for key, value in choice.settings.items()}
+        again = job_of("llama-8b", 8, SMALL | words)
+        assert again.model == choice.job.model
+
+
+def test_a_price_of_an_hour_gives_the_cost_of_a_million_tokens():
+    job = job_of("llama-8b", 8, SMALL)
+    rates = job.throughput(2.0, 1e15, gpu_hour=3.6)
+    assert rates["cost_per_million_tokens"] == pytest.approx(8 * 3.6 * 2 / 3600 / job.tokens * 1e6)
+    assert "cost_per_million_tokens" not in job.throughput(2.0, 1e15)

@@ -10,7 +10,7 @@ from weft.planner.lookup_ops import TableLookups, lookups_at
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
 from weft.schedule.ir import Cost
-from weft.workload.step import Collective, Op, Step, Workload
+from weft.step.step_graph import Collective, Op, RankStep, StepGraph
 
 SHAPE = (256, 10_000, 32, 8.0)
 EXCHANGE = Op(
@@ -93,10 +93,10 @@ def test_a_fused_lookup_takes_what_was_measured_of_its_phase():
 def test_ranks_must_all_have_lookups():
     ops = captured()
     bare = (kernel("aten.relu", "elementwise"), *ops[4:])
-    workload = Workload("w", 2, (Step((0,), ops), Step((1,), bare)))
+    graph = StepGraph("w", 2, (RankStep((0,), ops), RankStep((1,), bare)))
     own = {(c, n): 1.0 for c in range(2) for n in range(len(ops))}
-    assert lookups_at(workload, own, [(0, 4), (1, 1)]) == ()
-    assert [each.seconds_now for each in lookups_at(workload, own, [(0, 4)])] == [4.0]
+    assert lookups_at(graph, own, [(0, 4), (1, 1)]) == ()
+    assert [each.seconds_now for each in lookups_at(graph, own, [(0, 4)])] == [4.0]
 
 
 def measured(lookup: float) -> Platform:
@@ -107,9 +107,9 @@ def measured(lookup: float) -> Platform:
 
 
 def planned(lookup: float) -> tuple[Plan, list[str]]:
-    workload = Workload("w", 2, (Step((0, 1), captured()),))
-    found = plan(workload, measured(lookup))
-    return found, [choice.strategy for choice in found.choices]
+    graph = StepGraph("w", 2, (RankStep((0, 1), captured()),))
+    found = plan(graph, measured(lookup))
+    return found, [choice.strategy.name for choice in found.choices]
 
 
 def test_a_fused_embedding_that_is_faster_is_planned_and_saves_what_it_replaces():

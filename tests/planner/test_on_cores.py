@@ -14,7 +14,7 @@ from weft.planner.planning import plan
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library, known_library
 from weft.schedule import Cost, Group
-from weft.workload import Collective, Op, Step, Workload
+from weft.step import Collective, Op, RankStep, StepGraph
 
 
 def _here():
@@ -48,15 +48,15 @@ def _workload(source="captured"):
         ),
         Op("gemm", cost=Cost("gemm", (8, 8, 8), "fp32"), phase="backward"),
     )
-    return Workload("w", 2, (Step((0, 1), ops),), source=source)
+    return StepGraph("w", 2, (RankStep((0, 1), ops),), source=source)
 
 
 def test_stages_of_a_pipeline_do_not_wait_for_each_other_forever():
     machine = platform("cpu")
-    workload = generate("gpt2", 2, {"pp": "2", "layers": "2", "batch": "4", "seq": "64"})
-    found = predict(workload, machine)
+    graph = generate("gpt2", 2, {"pp": "2", "layers": "2", "batch": "4", "seq": "64"})
+    found = predict(graph, machine)
     assert found.breakdown["compute"] < found.seconds
-    assert plan(workload, machine).baseline == pytest.approx(found.seconds)
+    assert plan(graph, machine).baseline == pytest.approx(found.seconds)
 
 
 def test_nothing_overlaps_on_cores():
@@ -68,8 +68,8 @@ def test_nothing_overlaps_on_cores():
 
 
 def test_devices_that_are_no_cores_keep_their_streams():
-    workload = _workload()
-    assert on_cores(workload, platform("h100-8").resized(2), "nccl") is workload
+    graph = _workload()
+    assert on_cores(graph, platform("h100-8").resized(2), "nccl") is graph
 
 
 def test_generated_steps_get_the_copies_of_ddp():
@@ -105,8 +105,8 @@ def test_what_ddp_was_measured_to_spend_stands_instead_of_copies():
 
 
 def test_a_plan_starts_from_what_is_predicted_on_cores():
-    here, workload = _with_ddp(), _workload("generated: w")
-    assert plan(workload, here).baseline == pytest.approx(predict(workload, here).seconds)
+    here, graph = _with_ddp(), _workload("generated: w")
+    assert plan(graph, here).baseline == pytest.approx(predict(graph, here).seconds)
 
 
 @pytest.mark.parametrize("change", [{"kind": "all_gather"}, {"group": "tp"}, {}])
@@ -115,15 +115,15 @@ def test_only_reductions_of_gradients_are_in_buckets(change):
     assert reduce.collective is not None
     other = replace(reduce, collective=replace(reduce.collective, **change))
     other = other if change else replace(other, phase="forward")
-    steps, groups = (Step((0, 1), (gemm, other, last)),), {"tp": Group(2)}
-    step = Workload("w", 2, steps, groups, source="generated: w")
+    steps, groups = (RankStep((0, 1), (gemm, other, last)),), {"tp": Group(2)}
+    step = StepGraph("w", 2, steps, groups, source="generated: w")
     assert len(on_cores(step, _here(), "gloo").steps[0].ops) == 3
 
 
 def test_an_optimizer_on_a_cpu_passes_over_memory_op_by_op():
     cost = Cost("optimizer", (), "fp32", nbytes=28 * 1000)
     ops = (Op("adamw", cost=cost), Op("sgd", cost=cost), Op("adamw"), Op("sgd"))
-    step = Workload("w", 2, (Step((0, 1), ops),), source="generated: w")
+    step = StepGraph("w", 2, (RankStep((0, 1), ops),), source="generated: w")
     found = on_cores(step, _here(), "gloo").steps[0].ops
     assert [op.cost.nbytes if op.cost else None for op in found] == [88_000, 28_000, None, None]
 
@@ -132,8 +132,8 @@ def test_an_optimizer_on_a_cpu_passes_over_memory_op_by_op():
 def test_generated_models_have_a_price_on_cores(name):
     here = _here()
     settings = {"batch": "2", "layers": "1", "dtype": "fp32"}
-    workload = generate(name, 2, settings)
-    found = predict(workload, here, anyway=True, prices=Prices(here, library="gloo"))
+    graph = generate(name, 2, settings)
+    found = predict(graph, here, anyway=True, prices=Prices(here, library="gloo"))
     assert found.low <= found.seconds <= found.high
 
 

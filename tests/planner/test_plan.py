@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,12 +15,14 @@ from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library
 from weft.models.building import Ops
 from weft.models.named import generate
-from weft.planner.plan import STRATEGIES, Limits, Plan, fingerprint, read_plan
+from weft.planner.plan import Limits, Plan, fingerprint, read_plan
 from weft.planner.planning import MODES, plan
 from weft.planner.spreading import spread
 from weft.schedule import Cost
-from weft.workload import NO_HOST, Collective, Op, Step, Workload
+from weft.schedule.strategy import STRATEGIES
+from weft.step import NO_HOST, Collective, Op, RankStep, StepGraph
 
+DATA = Path(__file__).parents[1] / "data"
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
@@ -38,12 +41,12 @@ def made(gpt2):
 def test_products_of_any_dtype_can_send_slices_of_what_they_write(settings):
     given = {"batch": "1", "tp": "8", "layers": "1", "mode": "prefill", **settings}
     step = generate("llama-8b", 8, given)
-    found = plan(step, H100)
+    found = plan(step, H100, limits=Limits(hypothetical=True))
     sums = [each for each in found.choices if each.collective.group == "tp"]
     assert sums
     for choice in sums:
-        assert choice.strategy == "fused" or not next(
-            each.refused for each in choice.alternatives if each.strategy == "fused"
+        assert choice.strategy.name == "fused" or not next(
+            each.refused for each in choice.alternatives if each.strategy.name == "fused"
         )
 
 
@@ -58,7 +61,7 @@ def steps(draw):
         if draw(st.booleans()):
             kind = draw(st.sampled_from(KINDS))
             ops.collective(kind, draw(st.integers(1, 64)) << 20, after=done)
-    return Workload("drawn", 8, (Step(tuple(range(8)), tuple(ops.ops)),))
+    return StepGraph("drawn", 8, (RankStep(tuple(range(8)), tuple(ops.ops)),))
 
 
 @settings(deadline=None, max_examples=25)
@@ -67,7 +70,7 @@ def test_a_plan_is_never_slower_than_none_and_comes_back_from_its_file(step, mac
     found = plan(step, machine, mode=mode, host=NO_HOST)
     assert found.planned <= found.baseline * (1 + 1e-9)
     assert found.low <= found.planned <= found.high
-    assert all(each.strategy in STRATEGIES and each.why for each in found.choices)
+    assert all(each.strategy.name in STRATEGIES and each.why for each in found.choices)
     assert all(each.why for choice in found.choices for each in choice.alternatives)
     assert Plan.from_json(found.to_json()) == found
     found.check_for(step, machine)
@@ -81,7 +84,7 @@ def test_every_collective_has_one_choice(made, gpt2):
 
 def test_every_strategy_is_chosen_or_said_why_not(made):
     for choice in made.choices:
-        told = {choice.strategy, *(each.strategy for each in choice.alternatives)}
+        told = {choice.strategy.name, *(each.strategy.name for each in choice.alternatives)}
         assert told == set(STRATEGIES)
 
 
@@ -141,46 +144,47 @@ def gathers(nbytes=256 << 20):
     ops = Ops("bf16")
     got = ops.collective("all_gather", nbytes)
     ops.gemm("small", 64, 1024, 1024, after=got)
-    return Workload("gathers", 8, (Step(tuple(range(8)), tuple(ops.ops)),))
+    return StepGraph("gathers", 8, (RankStep(tuple(range(8)), tuple(ops.ops)),))
 
 
 def codecs_of(found):
     return {
-        str(each.settings["codec"]): each.why
+        str(each.strategy.codec): each.why
         for each in found.choices[0].alternatives
-        if "codec" in each.settings
+        if each.strategy.codec
     }
 
 
 def test_a_codec_is_taken_only_within_the_budget():
     machine = platform("l40s-8-nop2p")  # slow links
-    exact = plan(gathers(), machine, host=NO_HOST)
-    assert exact.choices[0].settings.get("codec", "pack") == "pack"
+    exact = plan(gathers(), machine, limits=Limits(hypothetical=True), host=NO_HOST)
+    assert exact.choices[0].strategy.settings.get("codec", "pack") == "pack"
     assert "above the budget of 0" in codecs_of(exact)["int8"]
-    lossy = plan(gathers(), machine, limits=Limits(error=0.01, codecs=("int8",)), host=NO_HOST)
-    assert lossy.choices[0].settings == {"codec": "int8"}
+    limits = Limits(error=0.01, codecs=("int8",), hypothetical=True)
+    lossy = plan(gathers(), machine, limits=limits, host=NO_HOST)
+    assert lossy.choices[0].strategy.settings == {"codec": "int8"}
     assert lossy.planned < exact.planned
 
 
 def test_engines_that_are_not_allowed_are_not_used():
     step = generate("llama-8b", 8, {"fsdp": "true", "recompute": "true", "layers": "2"})
     free = plan(step, MI300X)
-    assert any(choice.strategy.startswith("dma") for choice in free.choices)
+    assert any(choice.strategy.name.startswith("dma") for choice in free.choices)
     bound = plan(step, MI300X, limits=Limits(engines=0))
-    assert not any(choice.strategy.startswith("dma") for choice in bound.choices)
-    told = [each.why for each in bound.choices[0].alternatives if each.strategy == "dma"]
+    assert not any(choice.strategy.name.startswith("dma") for choice in bound.choices)
+    told = [each.why for each in bound.choices[0].alternatives if each.strategy.name == "dma"]
     assert told == ["needs 7 engines, 0 are allowed"]
 
 
 def test_larger_buckets_are_joined_and_their_ops_named():
     step = generate("bert-large", 8)
     found = plan(step, MI300X)
-    joined = [choice for choice in found.choices if "bucket" in choice.settings]
+    joined = [choice for choice in found.choices if choice.strategy.bucket]
     assert joined
     assert sum(len(choice.ops) for choice in found.choices) == sum(
         op.collective is not None for op in step.steps[0].ops
     )
-    assert max(choice.collective.nbytes for choice in joined) == joined[0].settings["bucket"]
+    assert max(choice.collective.nbytes for choice in joined) == joined[0].strategy.bucket
 
 
 def curve(seconds_per_byte):
@@ -206,8 +210,8 @@ def test_on_cores_the_faster_backend_is_taken_and_lookups_are_fused(cores):
     step = generate("dlrm", 2, {"batch": "512"})
     found = plan(step, cores)
     assert found.planned < found.baseline
-    assert all(choice.settings["backend"] == "weft" for choice in found.choices if choice.gain)
-    refused = {each.strategy for choice in found.choices for each in choice.alternatives}
+    assert all(choice.strategy.backend == "weft" for choice in found.choices if choice.gain)
+    refused = {each.strategy.name for choice in found.choices for each in choice.alternatives}
     assert {"partition", "dma", "compressed"} <= refused
     assert not found.notes
 
@@ -219,8 +223,8 @@ def test_without_calibration_a_plan_on_cores_says_so():
 
 
 def test_a_named_model_is_spread_until_it_fits():
-    workload, added = spread("llama-70b", platform("mi300x-8x128"))
-    assert workload.num_ranks == 1024
+    graph, added = spread("llama-70b", platform("mi300x-8x128"))
+    assert graph.num_ranks == 1024
     assert added == {"batch": "1024", "fsdp": "true", "recompute": "true"}
     _, kept = spread("gpt2", H100)
     assert kept == {}
@@ -240,5 +244,21 @@ def test_plans_of_the_first_version_still_fit_their_steps():
     product = Op("mm", cost=Cost("gemm", (8, 4, 2), "bf16", 128.0, 64))
     what = Collective("all_reduce", 64)
     summed = Op("sum", "collective", "comm", None, what, (0,), phase="backward")
-    step = Workload("toy", 8, (Step(tuple(range(8)), (product, summed)),))
+    step = StepGraph("toy", 8, (RankStep(tuple(range(8)), (product, summed)),))
     assert fingerprint(step, platform("h100-8")) == "82b8863657ba4b01-7cb8c91e790956f6"
+
+
+def test_plans_that_earlier_versions_wrote_still_load():
+    found = read_plan(DATA / "plan-v1.json")
+    assert found.workload == "gpt2"
+    others = [each.strategy for each in found.choices[0].alternatives]
+    assert next(each.engines for each in others if each.kind.by_engines) == 7
+    assert Plan.from_json(found.to_json()) == found
+
+
+def test_an_unknown_strategy_or_setting_of_a_plan_file_is_named():
+    text = (DATA / "plan-v1.json").read_text()
+    with pytest.raises(UnknownNameError, match="'dmaa'"):
+        Plan.from_json(text.replace('"strategy": "dma"', '"strategy": "dmaa"', 1))
+    with pytest.raises(FormatError, match="unknown setting 'motors'"):
+        Plan.from_json(text.replace('"engines": 7', '"motors": 7', 1))

@@ -13,15 +13,18 @@ from weft.hardware import platform
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.planning import _room, plan
 from weft.schedule import Group
-from weft.workload import NO_HOST, Collective, Memory, Op, Workload
+from weft.schedule.strategy import Strategy
+from weft.step import NO_HOST, Collective, Memory, Op, StepGraph
 
 MIB = 1 << 20
 SLOW = quiet("l40s-8-nop2p")  # slow links
 
 
 def choice(**more):
-    told = Alternative("dma", {"engines": 7}, None, "there are none")
-    made = Choice("pair", 3, GATHER, "serial", {"units": 8}, 2.0, 1.0, 3.0, 0.25, "why", (told,))
+    told = Alternative(Strategy("dma", engines=7), None, "there are none")
+    made = Choice(
+        "pair", 3, GATHER, Strategy("serial", units=8), 2.0, 1.0, 3.0, 0.25, "why", (told,)
+    )
     return replace(made, **more)
 
 
@@ -94,7 +97,7 @@ def chain(*sizes, kind="all_gather"):
 
 def test_gains_of_pairs_that_do_not_touch_each_other_add_up():
     step = chain(64 * MIB, 256 * MIB)
-    found = plan(step, SLOW, limits=Limits(error=0.1), host=NO_HOST)
+    found = plan(step, SLOW, limits=Limits(error=0.1, hypothetical=True), host=NO_HOST)
     assert len(found.choices) == 2
     assert all(each.gain > 0 for each in found.choices)
     assert sum(each.gain for each in found.choices) == pytest.approx(found.gain, rel=1e-6)
@@ -109,7 +112,7 @@ def test_a_gain_counts_one_change_and_leaves_all_else_as_it_is():
     first = chain(64 * MIB).steps[0].ops
     behind = Collective("all_reduce", 16 * MIB, "fp32")
     step = step_of(*first, moves(None, 1, what=behind), kernel("long", 1.0, 1), ranks=8)
-    found = plan(step, SLOW, limits=Limits(error=0.1), host=NO_HOST)
+    found = plan(step, SLOW, limits=Limits(error=0.1, hypothetical=True), host=NO_HOST)
     assert sum(each.gain for each in found.choices) == pytest.approx(found.gain, rel=1e-3)
 
 
@@ -131,13 +134,13 @@ def test_larger_buckets_are_a_setting_with_a_gain():
     step = step_of(*ops, ranks=8)
     found = plan(step, SLOW, limits=Limits(engines=0), host=NO_HOST)
     (made,) = found.choices
-    assert made.settings["bucket"] == 8 * (64 << 10)
+    assert made.strategy.bucket == 8 * (64 << 10)
     assert made.ops == tuple(range(16))
     assert made.op == 0
     assert made.why.startswith("buckets of 512 KiB save ")
     assert made.gain == pytest.approx(found.gain, rel=1e-6)
-    tried = [each for each in made.alternatives if "bucket" in each.settings]
-    assert [each.settings["bucket"] for each in tried] == [128 << 10, 256 << 10]
+    tried = [each for each in made.alternatives if each.strategy.bucket]
+    assert [each.strategy.bucket for each in tried] == [128 << 10, 256 << 10]
     assert all(each.why.startswith("the step takes ") for each in tried)
 
 
@@ -145,9 +148,9 @@ def test_buckets_that_gain_less_than_half_a_percent_stay():
     what = Collective("all_reduce", 1024 * MIB, "fp32")
     ops = [moves(None, what=what, phase="backward") for _ in range(2)]
     found = plan(step_of(*ops, ranks=8), SLOW, limits=Limits(engines=0), host=NO_HOST)
-    assert "bucket" not in found.choices[0].settings
-    told = [each for each in found.choices[0].alternatives if "bucket" in each.settings]
-    assert {each.settings["bucket"] for each in told} == {2048 * MIB}
+    assert "bucket" not in found.choices[0].strategy.settings
+    told = [each for each in found.choices[0].alternatives if each.strategy.bucket]
+    assert {each.strategy.bucket for each in told} == {2048 * MIB}
 
 
 def test_other_collectives_keep_their_numbers_beside_larger_buckets():
@@ -156,8 +159,8 @@ def test_other_collectives_keep_their_numbers_beside_larger_buckets():
     gather = moves(None, what=Collective("all_gather", 64 << 10, "fp32"), phase="backward")
     found = plan(step_of(*ops, gather, ranks=8), SLOW, limits=Limits(engines=0), host=NO_HOST)
     by_kind = {each.collective.kind: each for each in found.choices}
-    assert "bucket" in by_kind["all_reduce"].settings
-    assert "bucket" not in by_kind["all_gather"].settings
+    assert "bucket" in by_kind["all_reduce"].strategy.settings
+    assert "bucket" not in by_kind["all_gather"].strategy.settings
     assert by_kind["all_gather"].ops == (16,)
 
 
@@ -168,9 +171,9 @@ def test_reductions_of_other_groups_are_in_no_buckets():
     step = step_of(*ops, inside, ranks=8, groups={"half": Group(4)})
     found = plan(step, SLOW, limits=Limits(engines=0), host=NO_HOST)
     by_group = {each.collective.group: each for each in found.choices}
-    assert by_group["world"].settings["bucket"] == 8 * (64 << 10)
-    assert "bucket" not in by_group["half"].settings
-    assert not [each for each in by_group["half"].alternatives if "bucket" in each.settings]
+    assert by_group["world"].strategy.bucket == 8 * (64 << 10)
+    assert by_group["half"].strategy.bucket is None
+    assert not [each for each in by_group["half"].alternatives if each.strategy.bucket]
     assert by_group["half"].gain == 0
 
 
@@ -184,11 +187,13 @@ def test_ops_have_the_numbers_of_the_workload_where_more_is_priced():
 
 def test_a_codec_needs_room_beside_what_it_encodes():
     step = replace(chain(64 * MIB), memory=Memory(weights=MIB))
-    limits = Limits(error=0.1, codecs=("int8",), memory=65 * MIB)
+    limits = Limits(error=0.1, codecs=("int8",), memory=65 * MIB, hypothetical=True)
     found = plan(step, SLOW, limits=limits, host=NO_HOST)
-    assert found.choices[0].settings == {"codec": "int8"}
+    assert found.choices[0].strategy.settings == {"codec": "int8"}
     tight = plan(step, SLOW, limits=replace(limits, memory=65 * MIB - 1), host=NO_HOST)
-    told = [each.why for each in tight.choices[0].alternatives if each.strategy == "compressed"]
+    told = [
+        each.why for each in tight.choices[0].alternatives if each.strategy.name == "compressed"
+    ]
     assert told == ["needs 64 MiB more, 64 MiB are left"]
 
 
@@ -203,7 +208,7 @@ def test_a_plan_may_use_what_the_step_leaves(memory, limit, room):
 
 
 def test_a_step_that_needs_more_than_a_plan_may_use_is_refused():
-    step: Workload = step_of(memory=Memory(weights=51))
+    step: StepGraph = step_of(memory=Memory(weights=51))
     with pytest.raises(NoPlanError, match="toy needs 51 B a rank; a plan may use 50 B"):
         _room(step, MACHINE, Limits(memory=50))
 
@@ -219,6 +224,6 @@ def test_a_single_bucket_is_split_where_that_hides_it():
     step = step_of(*kernels, moves(None, 7, what=what, phase="backward"), ranks=8)
     found = plan(step, SLOW, limits=Limits(engines=0), host=NO_HOST)
     (made,) = found.choices
-    assert made.settings["bucket"] in (512 * MIB, 256 * MIB)
+    assert made.strategy.bucket in (512 * MIB, 256 * MIB)
     assert made.ops == (8,)
     assert found.planned < found.baseline

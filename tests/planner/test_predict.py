@@ -7,7 +7,7 @@ from weft.hardware import platform
 from weft.models.named import generate
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
-from weft.workload import Collective
+from weft.step import Collective
 
 H100 = platform("h100-8")
 NODES = platform("h100-8x4")
@@ -58,11 +58,11 @@ def test_more_ranks_take_less_time_each():
 
 
 def test_what_does_not_fit_says_what_would():
-    workload = generate("llama-70b", 8, {"batch": "8"})
+    graph = generate("llama-70b", 8, {"batch": "8"})
     with pytest.raises(NoPlanError, match="a rank") as wrong:
-        predict(workload, H100)
+        predict(graph, H100)
     assert "times as many ranks" in wrong.value.hint
-    assert predict(workload, H100, anyway=True).seconds > 0
+    assert predict(graph, H100, anyway=True).seconds > 0
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])

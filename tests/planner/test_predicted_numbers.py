@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import hypot
 
 import pytest
 
@@ -11,8 +12,8 @@ from weft.errors import NoPlanError
 from weft.planner.predict import check_memory, predict, predict_seconds
 from weft.planner.prices import Prices
 from weft.schedule import Cost
-from weft.workload import NO_HOST, Memory, Op, Step, Workload
-from weft.workload.step import Unsupported
+from weft.step import NO_HOST, Memory, Op, RankStep, StepGraph
+from weft.step.step_graph import Unsupported
 
 # Its collectives hold so few units that kernels bound by memory do not miss them.
 _H100 = quiet("h100-8")
@@ -37,16 +38,16 @@ class TestBreakdown:
         assert found.communication == pytest.approx(5)
 
     def test_a_rank_waits_for_a_later_one(self):
-        quick = Step((0,), (kernel("a", 1), moves(2, 0)))
-        slow = Step((1,), (kernel("a", 5), moves(2, 0)))
-        found = predict(Workload("two", 2, (quick, slow)), MACHINE, host=NO_HOST)
+        quick = RankStep((0,), (kernel("a", 1), moves(2, 0)))
+        slow = RankStep((1,), (kernel("a", 5), moves(2, 0)))
+        found = predict(StepGraph("two", 2, (quick, slow)), MACHINE, host=NO_HOST)
         assert found.seconds == pytest.approx(7)
         assert found.slowest == 0  # of equals the first
         assert parts(found) == pytest.approx({"compute": 1, "waiting": 4, "exposed": 2}, rel=1e-6)
 
     def test_the_slowest_ranks_are_told(self):
-        steps = (Step((0,), (kernel("a", 1),)), Step((1, 2), (kernel("a", 5),)))
-        found = predict(Workload("three", 3, steps), MACHINE, host=NO_HOST)
+        steps = (RankStep((0,), (kernel("a", 1),)), RankStep((1, 2), (kernel("a", 5),)))
+        found = predict(StepGraph("three", 3, steps), MACHINE, host=NO_HOST)
         assert (found.slowest, found.seconds) == pytest.approx((1, 5))
         assert found.timeline.represents.tolist() == [1, 2]
 
@@ -104,9 +105,11 @@ def test_prices_are_at_the_ends_of_their_ranges():
     prices = Prices(MACHINE)
     single, moved = prices.kernel_price(gemm), prices.collective_price(GATHER, (0, 1))
     found = predicted(*ops)
-    assert found.low == pytest.approx(2 * single.low + moved.low)
     assert found.seconds == pytest.approx(2 * single.seconds + moved.seconds)
-    assert found.high == pytest.approx(2 * single.high + moved.high)
+    below = hypot(2 * (single.seconds - single.low), moved.seconds - moved.low)
+    above = hypot(2 * (single.high - single.seconds), moved.high - moved.seconds)
+    assert found.low == pytest.approx(found.seconds - below)  # products err together
+    assert found.high == pytest.approx(found.seconds + above)
 
 
 def test_a_range_has_no_units_held_at_its_low_end_and_twice_as_many_at_its_high_end():
@@ -125,11 +128,11 @@ def test_seconds_alone_are_the_same():
 
 
 def test_the_slowest_ranks_decide_the_range_too():
-    steps = (Step((0,), (kernel("a", 5),)), Step((1,), (kernel("a", 1),)))
-    workload = Workload("two", 2, steps)
-    found = predict(workload, MACHINE, host=NO_HOST)
+    steps = (RankStep((0,), (kernel("a", 5),)), RankStep((1,), (kernel("a", 1),)))
+    graph = StepGraph("two", 2, steps)
+    found = predict(graph, MACHINE, host=NO_HOST)
     assert (found.low, found.seconds, found.high) == pytest.approx((4.65, 5, 5.5))
-    assert predict_seconds(workload, MACHINE, host=NO_HOST) == pytest.approx(5)
+    assert predict_seconds(graph, MACHINE, host=NO_HOST) == pytest.approx(5)
 
 
 # What is told.

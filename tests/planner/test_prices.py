@@ -27,7 +27,7 @@ from weft.planner.prices import (
 )
 from weft.schedule import Cost
 from weft.simulator import simulate
-from weft.workload import Collective
+from weft.step import Collective
 
 INNER, OUTER = Level("switch", 2, 100e9, 1e-6), Level("switch", 4, 10e9, 5e-6)
 NODES = replace(MACHINE, levels=(INNER, OUTER), sources={})  # four nodes of two

@@ -17,7 +17,7 @@ from weft.hardware.network import Level
 from weft.models.tables import Shard, Table
 from weft.planner.prices import Prices
 from weft.planner.sharding import _WEIGHTS, Sharder, ShardingPlan, _cut, _rounded, _trades, explain
-from weft.workload import Collective
+from weft.step import Collective
 
 BATCH = 10
 # A sample that is looked up once takes 1 ms forward and 3 ms backward: 40 ms a batch.

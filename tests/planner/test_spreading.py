@@ -12,7 +12,7 @@ from tests.models.configs import CONFIGS
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
 from weft.planner.spreading import _layouts, _transformer_layouts, spread
-from weft.workload import Memory, Step, Workload
+from weft.step import Memory, RankStep, StepGraph
 
 H100 = platform("h100-8")
 
@@ -22,16 +22,16 @@ def layouts(num_ranks, node_size, **given_):
 
 
 def test_a_model_that_fits_is_taken_as_it_is():
-    workload, added = spread("gpt2", H100, {"layers": "1"})
+    graph, added = spread("gpt2", H100, {"layers": "1"})
     assert added == {}
-    assert workload.num_ranks == 8
+    assert graph.num_ranks == 8
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(3, 4095), (7, 4095), (6, 4098)])
 def test_samples_of_a_recommender_are_dealt_out_evenly_and_stay_about_as_many(ranks, batch):
-    workload, added = spread("dlrm", H100.resized(ranks))
+    graph, added = spread("dlrm", H100.resized(ranks))
     assert added == {"batch": str(batch)}
-    assert workload.num_ranks == ranks
+    assert graph.num_ranks == ranks
     assert abs(batch - 4096) <= ranks / 2
 
 
@@ -83,13 +83,13 @@ def test_what_no_layout_helps_is_refused_for_its_first_reason():
 
 
 def test_a_file_is_taken_as_it_is_or_not_at_all(tmp_path):
-    step = Step((0, 1), ())
+    step = RankStep((0, 1), ())
     file = tmp_path / "step.json"
-    large = Workload("step", 2, (step,), memory=Memory(weights=1 << 40))
+    large = StepGraph("step", 2, (step,), memory=Memory(weights=1 << 40))
     file.write_bytes(large.to_json())
     with pytest.raises(NoPlanError, match="step needs 1 TiB"):
         spread(str(file), H100.resized(2))
-    file.write_bytes(Workload("step", 2, (step,), memory=Memory(weights=1 << 20)).to_json())
+    file.write_bytes(StepGraph("step", 2, (step,), memory=Memory(weights=1 << 20)).to_json())
     assert spread(str(file), H100.resized(2))[1] == {}
 
 
@@ -101,6 +101,6 @@ def test_a_given_batch_is_taken_one_sequence_at_a_time():
 def test_a_configuration_of_another_program_gets_what_makes_it_fit(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(CONFIGS["llama-3-8b"]))
-    workload, added = spread(str(file), H100, {"batch": "64"})
+    graph, added = spread(str(file), H100, {"batch": "64"})
     assert added == {"micro_batch": "1", "fsdp": "true"}
-    assert workload.num_ranks == 8
+    assert graph.num_ranks == 8

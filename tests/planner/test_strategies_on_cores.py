@@ -20,7 +20,7 @@ from weft.planner.prices import Prices
 from weft.planner.strategies import StrategyContext, baseline, candidates_of
 from weft.planner.strategies.fused import joined
 from weft.schedule import Cost
-from weft.workload import Collective, Op
+from weft.step import Collective, Op
 
 NBYTES = 1 << 20
 EXCHANGE = Collective("all_to_all", NBYTES, "fp32")
@@ -56,7 +56,7 @@ def context(machine, **limits):
 def ways(machine=CORES, pair=None, **limits):
     found: dict[str, list[Any]] = {}
     for each in candidates_of(context(machine, **limits), pair or group_of(what=EXCHANGE)):
-        found.setdefault(each.strategy, []).append(each)
+        found.setdefault(each.strategy.name, []).append(each)
     return found
 
 
@@ -67,14 +67,14 @@ def across(**more):
 
 def test_torch_takes_gloo():
     base = baseline(context(CORES), group_of(what=EXCHANGE))
-    assert (base.strategy, base.settings) == ("concurrent", {"backend": "gloo"})
+    assert (base.strategy.name, base.strategy.settings) == ("concurrent", {"backend": "gloo"})
     assert base.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 4e-9, rel=1e-3)
 
 
 def test_weft_moves_it_through_shared_memory_or_as_one_message_a_host():
     base, mine = ways()["concurrent"]
     assert base == baseline(context(CORES), group_of(what=EXCHANGE))
-    assert mine.settings == {"backend": "weft", "algorithm": "auto"}
+    assert mine.strategy.settings == {"backend": "weft", "algorithm": "auto"}
     assert mine.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 1e-9, rel=1e-3)
     assert mine.why.startswith("through shared memory: 534")
     assert ways(HOSTS, across(what=EXCHANGE))["concurrent"][1].why.startswith("one message a host")
@@ -98,7 +98,7 @@ def test_an_engine_needs_a_core_that_no_rank_has(cores, has_engine):
     (found,) = ways(replace(CORES, machine=machine))["dma"]
     if has_engine:
         assert isinstance(found, Candidate)
-        assert found.settings == {"backend": "weft", "engines": 1}
+        assert found.strategy.settings == {"backend": "weft", "engines": 1}
         assert found.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 1e-9, rel=1e-3)
     else:
         assert found.why == f"an engine is a thread, and {cores or 2} cores have a rank each"
@@ -133,7 +133,7 @@ def test_without_lookups_there_is_nothing_to_fuse():
 def test_lookups_that_were_not_measured_are_not_priced_but_their_exchange_is():
     unknown = group_of(what=EXCHANGE, looks_up=True)
     found = fused(CORES, unknown)
-    assert found.settings == {"backend": "weft", "fused": "embedding_all_to_all"}
+    assert found.strategy.settings == {"backend": "weft", "fused": "embedding_all_to_all"}
     # Bags are summed where they are wanted: all that is left is a meeting.
     assert found.alone.seconds == pytest.approx(1e-5 + 32e-9, rel=1e-3)
     assert (found.exclusive, found.replaced) == (False, ())
@@ -200,7 +200,7 @@ def test_only_broadcasts_between_hosts_are_encoded():
     inside = ways(pair=group_of(what=BROADCAST))["compressed"]
     assert [each.why for each in inside] == ["inside a host memory is faster than any codec"]
     found = ways(HOSTS, across(what=BROADCAST), error=0.01)["compressed"]
-    coded = [each.settings for each in found if isinstance(each, Candidate)]
+    coded = [each.strategy.settings for each in found if isinstance(each, Candidate)]
     assert {"backend": "weft", "codec": "int8"} in coded
     assert all(each["backend"] == "weft" for each in coded)
 

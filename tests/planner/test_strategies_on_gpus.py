@@ -15,7 +15,7 @@ from weft.planner.candidates import Candidate
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices, seconds_by
 from weft.planner.strategies import StrategyContext, baseline, candidates_of
-from weft.workload import Collective
+from weft.step import Collective
 
 MIB = 1 << 20
 MI300X = quiet("mi300x-8")
@@ -28,14 +28,15 @@ def pair(kind="all_gather", nbytes=256 * MIB, ranks=ALL, dtype="bf16", **more):
     return replace(group_of(what=Collective(kind, nbytes, dtype), **more), ranks=ranks)
 
 
-def gpu(machine=MI300X, library="no library", **limits):
-    return StrategyContext(machine, Prices(machine, library), Limits(**limits))
+def gpu(machine=MI300X, library="no library", *, hypothetical=True, **limits):
+    asked = Limits(hypothetical=hypothetical, **limits)  # what stacks execute: tests/gpu
+    return StrategyContext(machine, Prices(machine, library), asked)
 
 
 def candidates(asked=None, machine=MI300X, **more):
     found: dict[str, list[Any]] = {}
     for each in candidates_of(gpu(machine, **more), asked or pair()):
-        found.setdefault(each.strategy, []).append(each)
+        found.setdefault(each.strategy.name, []).append(each)
     return found
 
 
@@ -50,24 +51,24 @@ def why(strategy, asked=None, machine=MI300X, **more):
 
 def test_what_torch_does_by_itself_is_the_library_on_its_own_units():
     base = baseline(gpu(), pair())
-    assert (base.strategy, base.settings, base.units) == ("concurrent", {}, None)
+    assert (base.strategy.name, base.strategy.settings, base.units) == ("concurrent", {}, None)
     assert base.alone == Prices(MI300X, "no library").collective_price(pair().what, ALL)
 
 
 def test_a_serial_collective_is_exclusive_and_a_first_one_has_priority():
     found = candidates()
     assert found["serial"][0].exclusive
-    assert found["priority"][0].first
-    assert found["priority"][0].settings == {"priority": 1}
+    assert found["priority"][0].strategy.kind.first
+    assert found["priority"][0].strategy.settings == {"priority": 1}
 
 
 @pytest.mark.parametrize("strategy", ["partition", "priority+partition"])
 def test_fewer_units_than_fill_the_links_take_longer(strategy):
     base = baseline(gpu(), pair()).alone.seconds  # 32 units fill the links
     for each in candidates()[strategy]:
-        assert each.units == each.settings["units"] < 32
+        assert each.units == each.strategy.units < 32
         assert each.alone.seconds == pytest.approx(base * 32 / each.units)
-        assert each.first is strategy.startswith("priority")
+        assert each.strategy.kind.first is strategy.startswith("priority")
 
 
 def test_between_nodes_a_port_is_filled_by_fewer_units():
@@ -78,8 +79,8 @@ def test_between_nodes_a_port_is_filled_by_fewer_units():
 
 def test_engines_hold_no_units_unless_they_leave_sums_to_them():
     (gathers, *_), (sums, *_) = candidates()["dma"], candidates(pair("all_reduce"))["dma"]
-    assert (gathers.by_engines, gathers.units) == (True, 0)
-    assert (sums.by_engines, sums.units > 0) == (True, True)
+    assert (gathers.strategy.kind.by_engines, gathers.units) == (True, 0)
+    assert (sums.strategy.kind.by_engines, sums.units > 0) == (True, True)
     assert sums.why == "engines leave the units to kernels, sums stay on units"
 
 
@@ -98,7 +99,7 @@ def test_sums_are_not_encoded():
 @pytest.mark.parametrize(("kind", "needed"), [("all_gather", 7), ("all_to_all", 8)])
 def test_an_engine_for_each_peer_is_needed_and_one_more_for_what_stays(kind, needed):
     (found, *_) = candidates(pair(kind), engines=needed)["dma"]
-    assert found.settings["engines"] == needed
+    assert found.strategy.engines == needed
     told = why("dma", pair(kind), engines=needed - 1)
     assert told == f"needs {needed} engines, {needed - 1} are allowed"
 
@@ -113,22 +114,25 @@ def test_without_engines_nothing_is_done_by_them():
 @pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
 def test_small_messages_are_fed_to_engines_in_several_candidates(kind):
     small = candidates(pair(kind, 32 * MIB))["dma"][1:]
-    assert {way.settings["algorithm"].partition("+")[0] for way in small} >= {"dma", "dma-b2b"}
+    assert {way.strategy.algorithm.partition("+")[0] for way in small} >= {
+        "dma",
+        "dma-b2b",
+    }
     for way in small:
-        name = way.settings["algorithm"]
-        assert way.settings["engines"] == (1 if "b2b" in name else 7)
+        name = way.strategy.algorithm
+        assert way.strategy.engines == (1 if "b2b" in name else 7)
         assert way.alone.seconds == seconds_by(MI300X, kind, name, 32 * MIB)
         assert way.alone.high / way.alone.seconds == pytest.approx(1.35)
-        assert (way.by_engines, way.units) == (True, 0)
+        assert (way.strategy.kind.by_engines, way.units) == (True, 0)
         assert name in way.why
     assert len(candidates(pair(kind, 32 * MIB + 1))["dma"]) == 1
 
 
 def test_engines_that_are_not_allowed_are_not_fed():
     fed = candidates(pair(nbytes=MIB), engines=1)["dma"][1:]
-    assert {way.settings["engines"] for way in fed} == {1}
+    assert {way.strategy.engines for way in fed} == {1}
     seven = candidates(pair(nbytes=MIB), engines=7)["dma"][1:]
-    assert {way.settings["engines"] for way in seven} == {1, 7}
+    assert {way.strategy.engines for way in seven} == {1, 7}
     assert [type(way) for way in candidates(pair(nbytes=MIB), engines=0)["dma"]] == [Alternative]
 
 
@@ -156,14 +160,14 @@ def test_ways_by_engines_are_of_engines_that_the_device_has(name, kind):
                 assert "copy engines of" in each.why
                 continue
             assert kind in dma.collectives
-            assert 1 <= each.settings["engines"] <= dma.num_engines
-            algorithm = each.settings.get("algorithm")
+            assert 1 <= each.strategy.engines <= dma.num_engines
+            algorithm = each.strategy.algorithm
             assert algorithm is None or set(ENGINE_FEATURES[algorithm]) <= set(dma.features)
 
 
 def test_engines_of_an_h100_copy_and_do_not_add():
     h100 = quiet("h100-8")
-    assert candidates(machine=h100)["dma"][0].settings == {"engines": 3}
+    assert candidates(machine=h100)["dma"][0].strategy.settings == {"engines": 3}
     for strategy in ("dma", "dma+partition"):
         for kind in ("reduce_scatter", "all_reduce"):
             assert "they copy, they do not add" in why(strategy, pair(kind), h100)
@@ -175,7 +179,7 @@ def test_engines_of_an_h100_copy_and_do_not_add():
 
 def test_engines_of_an_h100_are_fed_by_what_cuda_has():
     found = candidates(pair("all_to_all", MIB), quiet("h100-8"))["dma"][1:]
-    fed = [each.settings["algorithm"] for each in found if isinstance(each, Candidate)]
+    fed = [each.strategy.algorithm for each in found if isinstance(each, Candidate)]
     assert fed == ["dma", "dma-b2b"]
     (told,) = [each.why for each in found if isinstance(each, Alternative)]
     assert "no swap, prelaunch" in told
@@ -211,9 +215,7 @@ def switched(rate=100e9):
 
 
 def algorithms(found):
-    return {
-        way.settings["algorithm"]: way for way in found["concurrent"] if "algorithm" in way.settings
-    }
+    return {way.strategy.algorithm: way for way in found["concurrent"] if way.strategy.algorithm}
 
 
 def test_another_algorithm_is_offered_where_it_is_clearly_faster_than_what_is_simulated():
@@ -254,7 +256,7 @@ def test_a_message_has_no_algorithms():
 def test_a_fused_operator_sends_slices_of_what_its_maker_makes():
     (found,) = candidates(pair("all_reduce", producers=((0, 0),), produced_by="up"))["fused"]
     assert (found.slices, found.producer) == (16, 1.0625)  # half of the worst: 12.5 %
-    assert found.settings == {"fused": "up + all_reduce"}
+    assert found.strategy.settings == {"fused": "up + all_reduce"}
     assert found.why == "slices of up leave while it computes the next"
     assert found.alone == baseline(gpu(), pair("all_reduce")).alone
 

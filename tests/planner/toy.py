@@ -11,8 +11,8 @@ from weft.planner.candidates import Candidate, CollectiveGroup
 from weft.planner.evaluation import StepEvaluator
 from weft.planner.prices import Prices
 from weft.schedule import Cost
-from weft.step import StepEngine
-from weft.workload import NO_HOST, Collective, Op, Step, Workload
+from weft.schedule.strategy import Strategy
+from weft.step import NO_HOST, Collective, Op, RankStep, StepEngine, StepGraph
 
 GATHER = Collective("all_gather", 1 << 20)
 
@@ -39,13 +39,13 @@ def moves(
     return Op(what.kind, "collective", stream, None, what, after, seconds=seconds, **more)
 
 
-def step_of(*ops: Op, ranks: int = 2, **more: Any) -> Workload:
-    return Workload("toy", ranks, (Step(tuple(range(ranks)), ops),), **more)
+def step_of(*ops: Op, ranks: int = 2, **more: Any) -> StepGraph:
+    return StepGraph("toy", ranks, (RankStep(tuple(range(ranks)), ops),), **more)
 
 
-def evaluator_of(workload: Workload, machine: Platform = MACHINE) -> StepEvaluator:
+def evaluator_of(graph: StepGraph, machine: Platform = MACHINE) -> StepEvaluator:
     prices = Prices(machine)
-    return StepEvaluator(StepEngine(workload, machine, prices, host=NO_HOST), prices)
+    return StepEvaluator(StepEngine(graph, machine, prices, host=NO_HOST), prices)
 
 
 def group_of(
@@ -56,6 +56,7 @@ def group_of(
     return CollectiveGroup(what, (0, 1), places, hidden, **more)
 
 
-def candidate(seconds: float, strategy: str = "concurrent", **more: Any) -> Candidate:
+def candidate(seconds: float, how: Strategy | str = "concurrent", **more: Any) -> Candidate:
     """A candidate that takes so long alone, give or take a tenth."""
+    strategy = Strategy(how) if isinstance(how, str) else how
     return Candidate(strategy, Price(seconds, 0.9 * seconds, 1.1 * seconds), **more)

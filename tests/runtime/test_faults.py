@@ -127,7 +127,7 @@ def survive_stop(world, path):
 
 
 def test_a_stopped_rank_is_an_error_after_the_timeout(tmp_path):
-    with pytest.raises(RunTimeoutError, match="timed out after 1 s"):
+    with pytest.raises(RunTimeoutError, match="timeout after 1 s"):
         spawn(survive_stop, 3, tmp_path, timeout=1)
     text = (tmp_path / "2").read_text()
     assert text.startswith("RunTimeoutError: rank ")
@@ -142,7 +142,7 @@ def wait_in_vain(world):
 def test_a_timeout_names_the_command_and_how_far_it_came():
     for kind, text in spawn(wait_in_vain, 2, timeout=0.3):
         assert kind == "RunTimeoutError"
-        assert "timed out after 0.3 s at stream0@" in text
+        assert "timeout after 0.3 s at stream0@" in text
         assert "#0 Wait (0 of 3 came)" in text
 
 

@@ -209,6 +209,44 @@ def test_groups_and_messages_go_side_by_side_in_threads():
     assert spawn(collectives_in_groups, 2, 200, timeout=60) == [0, 0]
 
 
+def reduce_and_send(world, count):
+    """Count wrong results of one thread that reduces and one that sends, at once."""
+    peer, wrong = 1 - world.rank, [0, 0]
+
+    def reductions():
+        x = np.empty(64, np.int64)
+        for i in range(count):
+            x[:] = i + world.rank
+            world.all_reduce(x)
+            wrong[0] += int(x[0]) != 2 * i + 1 or int(x[-1]) != 2 * i + 1
+
+    def messages():
+        out, x = np.empty(16, np.int64), np.empty(16, np.int64)
+        for i in range(count):
+            out[:] = 2 * i + world.rank
+            if i % 2 == world.rank:
+                world.send(out, peer, 1)
+                world.recv(x, peer, 2)
+            else:
+                world.recv(x, peer, 1)
+                world.send(out, peer, 2)
+            wrong[1] += not (x == 2 * i + peer).all()
+
+    in_threads(reductions, messages)
+    return wrong
+
+
+def test_a_rank_reduces_and_sends_at_once():
+    assert spawn(reduce_and_send, 2, 5000, timeout=60) == [[0, 0], [0, 0]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_million_operations_of_two_threads_of_each_rank():
+    # A reduction, a send and a receive in each of as many rounds, on two ranks.
+    assert spawn(reduce_and_send, 2, 170_000, timeout=300) == [[0, 0], [0, 0]]
+
+
 def messages_beside_collectives(world, count):
     """One thread makes the collectives of a world, others send and receive in it."""
     wrong = [0, 0]

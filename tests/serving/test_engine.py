@@ -7,9 +7,21 @@ from hypothesis import strategies as st
 
 from weft.errors import NoPlanError, UnknownNameError, UsageError
 from weft.hardware import platform
+from weft.models.named import transformer_of
 from weft.models.transformer import Piece
 from weft.models.zoo import MODELS
-from weft.serving import FETCHES, BatchLimits, Engine, Fetcher, Forward, Load, Question, kv_cache
+from weft.serving import (
+    FETCHES,
+    SERVERS,
+    BatchLimits,
+    Engine,
+    Fetcher,
+    Forward,
+    Load,
+    Question,
+    find_server,
+    kv_cache,
+)
 from weft.serving.requests import arriving
 
 MACHINE = platform("mi300x-8")
@@ -108,8 +120,9 @@ def test_more_than_fits_waits_for_room():
 
 def test_a_kernel_that_copies_slows_what_computes():
     forward = engine().forward
-    assert forward.slowed(4096, 0) == 1.0
-    assert forward.slowed(4096, 64) > 1.1
+    pieces = (Piece(1, 4096, 4096),)
+    assert forward.slowdown(pieces, 0, 40e9) == 1.0
+    assert forward.slowdown(pieces, 64, 40e9) > 1.05
 
 
 @pytest.mark.parametrize(
@@ -141,3 +154,43 @@ def test_what_cannot_be_served_is_refused():
         kv_cache(SMALL, MACHINE.require_device(), 0)
     with pytest.raises(NoPlanError, match="the weights need"):
         kv_cache(replace(MODELS["llama-405b"], tp=1), MACHINE.require_device())
+
+
+# --- servers -------------------------------------------------------------------------------------
+
+
+def closed(concurrency, rounds=3, server="vllm", **more):
+    """Serve a small model with so many requests in flight."""
+    found = find_server(server)
+    model = transformer_of("llama-8b", {"tp": "2"})
+    load = Load(concurrency * rounds, 512, 32, 0.0, math.inf)
+    limits = replace(found.limits(batch=64, concurrency=concurrency), **more)
+    question = Question("llama-8b", model, platform("h100-8"), load, limits, server=found)
+    return question.served("recompute", load.requests())
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_closed_loop_answers_all_and_never_has_more_in_flight(server):
+    outcome = closed(4, server=server)
+    assert outcome.tokens == 4 * 3 * 32
+    assert len(outcome.gaps) == 4 * 3 * 31
+    assert (outcome.first > 0).all()
+    # Little's law: requests in flight are their rate times how long each is there.
+    each = outcome.first.mean() + 31 * outcome.gaps.mean()
+    assert 12 / outcome.seconds * each <= 4 * (1 + 1e-9)
+
+
+def test_passes_that_are_alike_are_as_long_together_as_one_by_one():
+    alone = closed(1, rounds=1)
+    assert alone.passes == 32
+    assert alone.gaps.sum() == pytest.approx(alone.seconds - alone.first[0], rel=1e-6)
+
+
+def test_prompts_first_delay_answers_and_prompts_among_answers_delay_prompts():
+    mixed, apart = (closed(16, mixed=each, tokens=512) for each in (True, False))
+    assert apart.gaps.max() > mixed.gaps.max()
+
+
+def test_an_unknown_server_is_told_which_are_known():
+    with pytest.raises(UnknownNameError, match="vlm"):
+        find_server("vlm")

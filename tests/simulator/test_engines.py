@@ -27,7 +27,7 @@ from tests.simulator.paper import (
 )
 from weft.collectives import collective
 from weft.hardware import Level, platform
-from weft.schedule import Broadcast, CommandKind, Flag, Slice, Submit, Swap
+from weft.schedule import Broadcast, CommandKind, Copy, Flag, Slice, Submit, Swap
 from weft.simulator import simulate
 
 MOVING = 1000 * US  # 10 MB at 10 GB/s
@@ -161,12 +161,25 @@ def test_an_engine_writes_a_broadcast_twice():
     assert found[0, "copy0", 0][1] == close(2 * MOVING)
 
 
-def test_turning_between_two_destinations_has_a_rate_of_its_own():
+def test_swaps_and_broadcasts_have_rates_of_their_own():
     swap = Swap(Slice(0, "x", 0, 10 * MB), Slice(1, "y", 0, 10 * MB))
-    dma = replace(without_costs().require_dma(), paired_rate=5 * GB)
+    cast = Broadcast(swap.a, (Slice(1, "y", 0, 10 * MB), Slice(2, "y", 0, 10 * MB)))
+    dma = replace(without_costs().require_dma(), paired_rate=5 * GB, swap_rate=4 * GB)
+    network = machine(3, rate=100 * GB, device=replace(without_costs(), dma=dma))
+    for command, times in ((swap, 5), (cast, 4), (*ONE, 1)):
+        work = made(3, {0: (queue("copy0", command),)})
+        assert simulate(work, network).seconds == close(times * MOVING)
+
+
+@pytest.mark.parametrize(("sources", "waits"), [((0, 0, 0), 0), ((0, 1, 1), 1), ((0, 1, 2), 2)])
+def test_a_copy_behind_one_of_another_source_waits_for_its_bytes(sources, waits):
+    dma = replace(without_costs().require_dma(), other_source=1e-3)
     network = machine(rate=100 * GB, device=replace(without_costs(), dma=dma))
-    assert simulate(made(2, {0: (queue("copy0", swap),)}), network).seconds == close(4 * MOVING)
-    assert simulate(made(2, {0: (queue("copy0", *ONE),)}), network).seconds == close(MOVING)
+    copies = (
+        Copy(Slice(0, "x", n * MB, MB), Slice(1, "y", to * MB, MB)) for to, n in enumerate(sources)
+    )
+    seconds = simulate(made(2, {0: (queue("copy0", *copies),)}), network).seconds
+    assert seconds == close(3 * MOVING / 10 + waits * 1e-3)
 
 
 def test_an_engine_writes_both_sides_of_a_swap():

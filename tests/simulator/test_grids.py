@@ -10,12 +10,13 @@ from tests.simulator.paper import DEVICE, GB, MB, launch, machine, made, move, q
 from weft.cost import gemm_grid
 from weft.cost.gemm import Grid
 from weft.hardware import Kernels
+from weft.hardware.device import Power
 from weft.schedule import SELF, Cost, Kernel, Submit
 from weft.simulator import simulate
-from weft.simulator.grids import pieces_of
 
 # Caches that hold everything, movers that feel no load, slots in strict order of launches.
 CALM = Kernels(
+    clock_coupling=0.0,
     local_bytes=64 << 10,
     register_bytes=512 << 10,
     l2_rate=1e15,
@@ -94,9 +95,23 @@ def test_a_launch_before_a_gemm_holds_its_units_and_returns_them():
     assert found["stream1"][1] == close(12 * TILE)
 
 
-def test_dealt_tiles_do_not_use_units_that_come_free():
+def test_workgroups_with_lists_of_tiles_wait_for_a_unit_with_all_of_their_list():
+    # 100 lists of 10 tiles: 50 start at once, the others when the launch returns its units.
     found = ends(first_then(busy(4 * TILE, 50), gemm(25600, "gemm-static")))
-    assert found["stream1"][1] == close(20 * TILE)
+    assert found["stream1"][1] == close(14 * TILE)
+
+
+def test_watts_of_a_copy_are_taken_from_the_clock_of_a_product():
+    # The copy moves 10 GB/s for 1 ms: 10 J/GB of memory and 2 x 5 J/GB of links are 200 of 1000 W.
+    power = Power(0.0, 10.0, 0.0, 10e-9, 5e-9)
+    calm = replace(CALM, clock_coupling=1.0)
+    hot = replace(DEV, memory_rate=1e15, power=power, kernels=calm)
+    work = made(2, {0: (queue("stream0", gemm(256000)), queue("nic0", move(0, 1, 10 * MB)))})
+    cold = replace(hot, kernels=replace(calm, clock_coupling=0.0))
+    (_, slowed), (_, alone) = (
+        spans(work, machine(device=each))[0, "stream0", 0] for each in (hot, cold)
+    )
+    assert slowed - alone == pytest.approx(0.2 * 1e-3, rel=0.05)
 
 
 def test_masks_that_do_not_touch_do_not_wait():
@@ -131,6 +146,6 @@ def test_requests_in_flight_divide_a_memory_that_is_full():
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_tiles_in_pieces_are_the_same_work(pieces):
     grid = Grid(512, 256, 64, 2, 2, (128, 128), 3e-6, 1, pieces)
-    count, each = pieces_of(grid)
+    count, each = grid.handed_out
     assert count == 8 * pieces
     assert count * each == pytest.approx(8 * 3e-6)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.toy import MACHINE, kernel, moves, step_of
-from weft.c3 import PairChoice, Pricer
+from weft.c3 import Pricer
 from weft.c3.scenarios import SCENARIOS
 from weft.errors import WorkloadError
 from weft.hardware import platform
@@ -19,9 +19,9 @@ from weft.models.building import Ops
 from weft.models.named import generate
 from weft.planner.prices import Prices
 from weft.schedule import CommandKind, Cost, Group
-from weft.step import Execution, StepEngine
+from weft.schedule.strategy import Strategy
+from weft.step import NO_HOST, Collective, Execution, Op, RankStep, StepEngine, StepGraph
 from weft.step.contention import contention
-from weft.workload import NO_HOST, Collective, Op, Step, Workload
 
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 PRODUCT = Cost("gemm", (8192, 8192, 8192), "bf16", 2.0 * 8192**3, 6 * 8192**2)
@@ -29,8 +29,8 @@ STREAMING = Cost("elementwise", (), "bf16", 0.0, 1 << 30)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
-def engine_of(workload, machine=H100, host=NO_HOST):
-    return StepEngine(workload, machine, Prices(machine), host=host)
+def engine_of(graph, machine=H100, host=NO_HOST):
+    return StepEngine(graph, machine, Prices(machine), host=host)
 
 
 @st.composite
@@ -51,7 +51,7 @@ def steps(draw, *, streaming=True):
         if draw(st.booleans()):
             kind = draw(st.sampled_from(KINDS))
             ops.collective(kind, draw(st.integers(1, 256)) << 20, after=done)
-    return Workload("drawn", 8, (Step(tuple(range(8)), tuple(ops.ops)),))
+    return StepGraph("drawn", 8, (RankStep(tuple(range(8)), tuple(ops.ops)),))
 
 
 # --- alone -------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def test_ranks_that_wait_for_each_other_are_named():
     other = Collective("all_reduce", 64)
     first = (moves(1), moves(1, what=other, stream="comm"))
     second = (moves(1, what=other), moves(1, stream="comm"))
-    steps_ = tuple(Step((rank,), ops) for rank, ops in enumerate((first, second)))
-    crossed = Workload("crossed", 2, steps_)
+    steps_ = tuple(RankStep((rank,), ops) for rank, ops in enumerate((first, second)))
+    crossed = StepGraph("crossed", 2, steps_)
     with pytest.raises(WorkloadError):
         engine_of(crossed, MACHINE).run()
 
@@ -198,8 +198,8 @@ def test_two_messages_share_the_port_of_their_sender_whoever_that_is(sender):
     sends = tuple(message("send", 1 - sender, stream) for stream in ("one", "two"))
     receives = tuple(message("recv", sender, stream) for stream in ("one", "two"))
     ops = (sends, receives) if sender == 0 else (receives, sends)
-    steps_ = tuple(Step((rank,), each) for rank, each in enumerate(ops))
-    engine = engine_of(Workload("two", 2, steps_, {"all": Group(2)}), MACHINE.resized(2))
+    steps_ = tuple(RankStep((rank,), each) for rank, each in enumerate(ops))
+    engine = engine_of(StepGraph("two", 2, steps_, {"all": Group(2)}), MACHINE.resized(2))
     assert engine.run().seconds == pytest.approx(2 * engine.seconds[0, 0], rel=0.05)
 
 
@@ -208,9 +208,9 @@ def test_messages_that_arrive_from_two_ranks_do_not_share_what_leaves_one():
         what = Collective(kind, 1 << 26, group="all", peer=peer)
         return Op(kind, "collective", stream, collective=what)
 
-    receiver = Step((0,), (message("recv", 1, "one"), message("recv", 2, "two")))
-    senders = [Step((rank,), (message("send", 0, "out"),)) for rank in (1, 2)]
-    step = Workload("fan-in", 3, (receiver, *senders), {"all": Group(3)})
+    receiver = RankStep((0,), (message("recv", 1, "one"), message("recv", 2, "two")))
+    senders = [RankStep((rank,), (message("send", 0, "out"),)) for rank in (1, 2)]
+    step = StepGraph("fan-in", 3, (receiver, *senders), {"all": Group(3)})
     engine = engine_of(step, MACHINE.resized(3))
     assert engine.run().seconds < 1.5 * engine.seconds[0, 0]
 
@@ -248,9 +248,7 @@ def test_pairs_reach_the_percent_of_ideal_that_their_schedules_reach(strategy, w
         took = engine.run(executions).seconds
         ideal = sum(alone) / max(alone) - 1
         found.append(100 * (sum(alone) / took - 1) / ideal)
-        expected.append(
-            100 * (sum(alone) / pricer.pair(scenario, PairChoice(strategy)) - 1) / ideal
-        )
+        expected.append(100 * (sum(alone) / pricer.pair(scenario, Strategy(strategy)) - 1) / ideal)
     assert np.mean(found) == pytest.approx(np.mean(expected), abs=within)
     assert np.abs(np.subtract(found, expected)).max() < 4 * within
 
@@ -298,8 +296,14 @@ def test_time_scales_with_all_durations_and_rates(step, times):
         name: replace(each, achieved=each.achieved / times, rated=each.rated / times)
         for name, each in device.flops.items()
     }
+    power = replace(
+        device.power,
+        memory_byte=device.power.memory_byte * times,
+        link_byte=device.power.link_byte * times,
+    )
     slower = replace(
         device,
+        power=power,
         memory_rate=device.memory_rate / times,
         unit_copy_rate=device.unit_copy_rate / times,
         kernels=kernels,

@@ -7,8 +7,7 @@ import pytest
 from weft.errors import WorkloadError
 from weft.hardware import platform
 from weft.schedule import CommandKind, Cost, Group
-from weft.step import StepEngine
-from weft.workload import NO_HOST, Collective, HostModel, Op, Step, Workload
+from weft.step import NO_HOST, Collective, HostModel, Op, RankStep, StepEngine, StepGraph
 
 H100 = platform("h100-8")
 LAUNCH = H100.require_device().launch
@@ -33,16 +32,16 @@ def all_reduce(nbytes, *after, **more):
     return Op("all_reduce", "collective", "comm", collective=what, after=after)
 
 
-def seconds_of(workload, host=NO_HOST):
-    return timeline_of(workload, host).makespan
+def seconds_of(graph, host=NO_HOST):
+    return timeline_of(graph, host).makespan
 
 
-def timeline_of(workload, host=NO_HOST):
-    return StepEngine(workload, H100, Fixed(), host=host).run(pressure=0).timeline()
+def timeline_of(graph, host=NO_HOST):
+    return StepEngine(graph, H100, Fixed(), host=host).run(pressure=0).timeline()
 
 
 def alike(*ops, num_ranks=2):
-    return Workload("step", num_ranks, (Step(tuple(range(num_ranks)), ops),))
+    return StepGraph("step", num_ranks, (RankStep(tuple(range(num_ranks)), ops),))
 
 
 def test_kernels_of_a_stream_follow_each_other():
@@ -80,10 +79,10 @@ def test_a_host_op_waits_for_what_it_reads():
 
 def test_the_fast_rank_waits_for_the_slow_one():
     steps = (
-        Step((0,), (kernel(1e-3), all_reduce(1000, 0))),
-        Step((1,), (kernel(5e-3), all_reduce(1000, 0))),
+        RankStep((0,), (kernel(1e-3), all_reduce(1000, 0))),
+        RankStep((1,), (kernel(5e-3), all_reduce(1000, 0))),
     )
-    timeline = timeline_of(Workload("uneven", 2, steps))
+    timeline = timeline_of(StepGraph("uneven", 2, steps))
     assert timeline.makespan == pytest.approx(5e-3, rel=0.01)
     assert timeline.waiting[0] == pytest.approx(4e-3, rel=0.02)
     assert timeline.communication.max() == pytest.approx(0, abs=5e-6)
@@ -94,10 +93,10 @@ def test_stages_of_a_pipeline_hand_over():
         what = Collective(kind, 1000, group="pp", peer=peer)
         return Op(kind, "collective", "comm", collective=what, after=after)
 
-    first = Step((0,), (kernel(1e-3), message("send", 1, 0)))
-    second = Step((1,), (message("recv", 0), kernel(2e-3, after=(0,))))
-    workload = Workload("pipeline", 2, (first, second), {"pp": Group(2)})
-    assert seconds_of(workload) == pytest.approx(3e-3, rel=0.01)
+    first = RankStep((0,), (kernel(1e-3), message("send", 1, 0)))
+    second = RankStep((1,), (message("recv", 0), kernel(2e-3, after=(0,))))
+    graph = StepGraph("pipeline", 2, (first, second), {"pp": Group(2)})
+    assert seconds_of(graph) == pytest.approx(3e-3, rel=0.01)
 
 
 def test_an_uneven_exchange_counts_as_its_busiest_rank():
@@ -105,28 +104,30 @@ def test_an_uneven_exchange_counts_as_its_busiest_rank():
         what = Collective("all_to_all", sum(splits), splits=splits)
         return Op("exchange", "collective", "comm", collective=what)
 
-    steps = Step((0,), (exchange(0, 1_000_000),)), Step((1,), (exchange(1000, 0),))
-    timeline = timeline_of(Workload("uneven", 2, steps))
+    steps = RankStep((0,), (exchange(0, 1_000_000),)), RankStep((1,), (exchange(1000, 0),))
+    timeline = timeline_of(StepGraph("uneven", 2, steps))
     assert timeline.makespan == pytest.approx(2e-3, rel=0.01)  # as an even one of twice as much
 
 
 def test_a_missing_collective_is_named():
-    steps = Step((0,), (all_reduce(8),)), Step((1,), (kernel(1e-3),))
+    steps = RankStep((0,), (all_reduce(8),)), RankStep((1,), (kernel(1e-3),))
     with pytest.raises(WorkloadError, match="waits for rank 1, which never comes"):
-        seconds_of(Workload("odd", 2, steps))
+        seconds_of(StepGraph("odd", 2, steps))
 
 
 def test_collectives_of_different_kinds_are_no_meeting():
     gather = Op("gather", "collective", collective=Collective("all_gather", 8))
     with pytest.raises(WorkloadError, match="all_gather and all_reduce"):
-        seconds_of(Workload("odd", 2, (Step((0,), (all_reduce(8),)), Step((1,), (gather,)))))
+        seconds_of(
+            StepGraph("odd", 2, (RankStep((0,), (all_reduce(8),)), RankStep((1,), (gather,))))
+        )
 
 
 def test_a_message_to_nobody_is_named():
     what = Collective("send", 8, group="pp", peer=5)
-    steps = (Step((0, 1), (Op("send", "collective", collective=what),)),)
+    steps = (RankStep((0, 1), (Op("send", "collective", collective=what),)),)
     with pytest.raises(WorkloadError, match="position 5 of pp, which has 2"):
-        seconds_of(Workload("odd", 2, steps, {"pp": Group(2)}))
+        seconds_of(StepGraph("odd", 2, steps, {"pp": Group(2)}))
 
 
 def test_splits_for_other_ranks_are_refused():

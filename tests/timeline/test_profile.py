@@ -2,7 +2,8 @@
 
 import pytest
 
-from weft.timeline.step_profile import OpSpan, StepProfile, by_start, diff
+from weft.timeline.step_diff import diff
+from weft.timeline.step_profile import OpSpan, StepProfile, by_start
 
 
 def profile(*ops, seconds=None, label="step"):
@@ -46,7 +47,7 @@ def test_what_changed_most_comes_first_with_what_became_exposed():
 def test_ops_of_one_step_alone_are_named():
     found = diff(profile(MM), profile(MM, GATHER))
     (gather,) = [change for change in found.changes if change.name == "gather"]
-    assert gather.count == (0, 1)
+    assert gather.count == (0.0, 1.0)
     assert found.matched == pytest.approx(2 / 3)
 
 

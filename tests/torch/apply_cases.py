@@ -10,9 +10,10 @@ from torch import nn
 
 import weft.torch
 from weft.planner.plan import Choice, Plan
+from weft.schedule.strategy import Strategy
+from weft.step.step_graph import Collective
 from weft.torch.apply.step_watch import StepWatch
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
-from weft.workload.step import Collective
 
 HERE = weft.platform("cpu", num_ranks=2)
 ROWS, DIM, SAMPLES, POOLING = 50, 8, 12, 3
@@ -27,9 +28,8 @@ def choice(
 ) -> Choice:
     what = Collective(kind, nbytes, "fp32")
     name = f"{kind} {nbytes}"
-    return Choice(
-        *(name, ops[0], what, strategy, settings, 1e-3, 1e-3, 1e-3, 0.1, "because"), ops=ops
-    )
+    how = Strategy(strategy, **settings)
+    return Choice(name, ops[0], what, how, 1e-3, 1e-3, 1e-3, 0.1, "because", ops=ops)
 
 
 def plan_of(*choices: Choice, num_ranks: int = 2, **changes: Any) -> Plan:

@@ -170,7 +170,7 @@ def test_a_future_names_a_rank_that_dies(function):
 def test_all_ranks_that_do_not_come_are_named():
     for name, text in on_ranks(error_of, 3, some_do_not_come):
         assert name == RunTimeoutError.__name__
-        assert "rank 0 timed out after 1 s at barrier" in text
+        assert "rank 0: timeout after 1 s at barrier" in text
         assert "rank 1 did not come (after call " in text
         assert "rank 2 did not come (after call " in text
 
@@ -178,14 +178,14 @@ def test_all_ranks_that_do_not_come_are_named():
 def test_a_group_has_its_own_timeout():
     for name, text in on_ranks(error_of, 2, nobody_comes_to_a_group):
         assert name == RunTimeoutError.__name__
-        assert "rank 0 timed out after 1 s at all_reduce(32 bytes, float32, sum)" in text
+        assert "rank 0: timeout after 1 s at all_reduce(32 bytes, float32, sum)" in text
         assert "rank 1 did not come" in text
 
 
 def test_a_message_that_never_comes_is_a_timeout_everywhere():
     answers = on_ranks(error_of, 2, nobody_sends)
     assert {name for name, _ in answers} == {RunTimeoutError.__name__}
-    assert all("timed out after 1 s at " in text for _, text in answers)
+    assert all("timeout after 1 s at " in text for _, text in answers)
 
 
 def test_a_rank_that_dies_is_named_by_who_waits_for_anyones_message():

@@ -1,17 +1,21 @@
 """A platform from a trace: overheads, rates, collectives and slow-downs of the user's machine."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
-from tests.trace.test_analyze import overlapping
 from weft.cli import main
 from weft.errors import PlatformError, UsageError
 from weft.hardware import platform, platform_from_table
+from weft.planner.prices import Prices
+from weft.schedule import Cost
+from weft.step import Collective, HostModel, Op
+from weft.step.durations import host_of
 from weft.trace import read
-from weft.trace.host_overheads import _outermost
-from weft.trace.trace_calibration import calibrated_from
+from weft.trace.analysis.host_overheads import _outermost
+from weft.trace.analysis.trace_calibration import calibrated_from
 
 
 def steps(count=6):
@@ -45,22 +49,56 @@ def test_what_a_trace_shows_stands_in_the_platform(tmp_path):
     assert found.require_device().host_launch == pytest.approx(3e-6)
     assert found.require_device().launch == pytest.approx(2e-6)
     assert found.recorded.products["fp16"].best == pytest.approx(419.43e9, rel=1e-3)
-    copies = found.recorded.copies["htod (pinned -> device)"]
-    assert copies.median == pytest.approx((1 << 21) / 100e-6, rel=1e-3)
+    assert found.host is not None
+    assert found.host.link_rate == pytest.approx((1 << 21) / 100e-6, rel=1e-3)
     (exchange,) = found.recorded.collectives
     assert (exchange.kind, exchange.nbytes, exchange.ranks) == ("all_reduce", 1 << 22, 2)
     assert exchange.seconds == pytest.approx(250e-6)
     assert found.sources["recorded.collectives.0.seconds"].basis == "derived"
 
 
-def test_slowdowns_are_calibrated_from_several_pairs_and_say_how_many(tmp_path):
-    many = calibrated_from([written(tmp_path / "many.json", overlapping(6))])
-    assert many.recorded is not None
-    assert many.recorded.slowdowns["GEMM"].count == 6
-    assert many.recorded.slowdowns["GEMM"].median == pytest.approx(1.5)
-    one = calibrated_from([written(tmp_path / "one.json", overlapping(1))])
-    assert one.recorded is not None
-    assert not one.recorded.slowdowns
+def test_prediction_uses_what_a_trace_showed(tmp_path):
+    traced = calibrated_from([written(tmp_path / "a.json", steps())])
+    below = platform("a100-8")
+    recorded = traced.recorded
+    assert recorded is not None
+    before, after = Prices(below), Prices(traced)
+    product = Cost("gemm", (64, 256, 128), "fp16")
+    assert after.kernel(product) == pytest.approx(10e-6, rel=1e-3)  # as the trace has it
+    other = Cost("gemm", (4096, 4096, 4096), "fp16")
+    share = recorded.products["fp16"].share
+    assert after.kernel(other) == pytest.approx(share * before.kernel(other))
+    assert after.kernel(replace(other, dtype="bf16")) == before.kernel(replace(other, dtype="bf16"))
+    seen = Collective("all_reduce", 1 << 22)
+    assert after.collective(seen, (0, 1)) == pytest.approx(250e-6, rel=1e-3)
+    larger = Collective("all_reduce", 1 << 24)
+    ratio = after.collective(seen, (0, 1)) / before.collective(seen, (0, 1))
+    assert after.collective(larger, (0, 1)) == pytest.approx(
+        ratio * before.collective(larger, (0, 1))
+    )
+    unseen = (Collective("all_reduce", 1 << 22), (0, 1, 2, 3))
+    assert after.collective(*unseen) == before.collective(*unseen)
+    op = Op("mm", cost=product)
+    assert host_of(traced).seconds(op) == pytest.approx(37e-6)
+    assert host_of(below).seconds(op) == HostModel().seconds(op)
+
+
+def test_every_recorded_number_changes_a_prediction(tmp_path):
+    """Nothing is written that nothing reads: each key is a product, a collective, a host's."""
+    traced = calibrated_from([written(tmp_path / "a.json", steps())])
+    keys = {key for key, each in traced.sources.items() if "by weft calibrate" in each.source}
+    parts = {".".join(key.split(".")[:2]) for key in keys}
+    assert parts == {
+        *("recorded.host", "recorded.products", "recorded.collectives"),
+        *("device.host_launch", "device.launch", "host.link_rate"),
+    }
+
+
+def test_files_with_rates_that_are_no_longer_used_still_load(tmp_path):
+    table = platform("a100-8").to_table()
+    old = {"value": 1.5, "basis": "achieved", "source": "weft calibrate"}
+    table["recorded"] = {"slowdowns": {"GEMM": {"count": old, "median": old, "weighted": old}}}
+    assert platform_from_table(table, "old").recorded is not None
 
 
 def test_deep_nesting_costs_nothing(tmp_path):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.trace.events import event, kernel, launch, written
 from weft.errors import FormatError
 from weft.trace import analyze, collectives, read
-from weft.trace.chakra import read_chakra, read_chakra_json
-from weft.trace.execution_trace import read_execution_trace
-from weft.trace.graph import Graph
-from weft.trace.protobuf import fields, varint
-from weft.trace.reading import read_any, read_joined
-from weft.trace.rocprof import read_rocprof
+from weft.trace.formats.chakra import read_chakra, read_chakra_json
+from weft.trace.formats.execution_trace import read_execution_trace
+from weft.trace.formats.graph import Graph
+from weft.trace.formats.protobuf import fields, varint
+from weft.trace.formats.reading import read_any, read_joined
+from weft.trace.formats.rocprof import read_rocprof
 
 
 def number(value):

@@ -20,7 +20,7 @@ from tests.trace.events import (
 from weft.cli import main
 from weft.errors import FormatError, UsageError
 from weft.trace import analyze, analyze_traces, read
-from weft.trace.file_pieces import FilePieces
+from weft.trace.formats.file_pieces import FilePieces
 
 
 def test_a_cut_packed_file_is_read_as_far_as_it_goes(tmp_path):

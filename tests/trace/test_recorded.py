@@ -3,7 +3,7 @@
 import pytest
 
 from weft.trace import EventKind, analyze
-from weft.trace.reading import read_any, read_joined
+from weft.trace.formats.reading import read_any, read_joined
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -19,7 +19,7 @@ _DTYPES = {"bf16": ("c10::BFloat16", "BFloat16", 2)}
 def write_kineto(path, run, device, *, steps=4):
     """Write a run of one class of ranks as a profile of equal steps; the host waits for each."""
     engine = run.engine
-    ops = engine.workload.steps[0].ops
+    ops = engine.graph.steps[0].ops
     streams = {name: 7 + k for k, name in enumerate(dict.fromkeys(op.stream for op in ops))}
     events, number, now = [], 1, 0.0
     for step in range(steps):

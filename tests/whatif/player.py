@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.trace.events import NCCL, event, mark, text
-from weft.trace.kineto import read_kineto
+from weft.trace.formats.kineto import read_kineto
 
 CALL, GAP, BACK = 2.0, 1.0, 3.0  # microseconds: a call, between kernels, until a copy is noticed
 

@@ -19,7 +19,7 @@ from tests.whatif.jobs import (
 from tests.whatif.player import Do, play
 from weft.trace import analyze as bounds_of
 from weft.trace import read
-from weft.trace.analysis import BOUND, REPLAYED
+from weft.trace.analysis.analysis_result import BOUND, REPLAYED
 from weft.whatif import analyze, what_if_jobs
 
 # A copy back in the middle: until it is done the host launches nothing, and then it is late.

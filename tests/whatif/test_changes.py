@@ -8,11 +8,11 @@ import pytest
 from tests.whatif.player import Do, recorded
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
-from weft.trace.align import RankTrace
-from weft.trace.machine_links import MachineLinks
+from weft.trace.analysis.align import RankTrace
+from weft.trace.analysis.machine_links import MachineLinks
+from weft.trace.recorded.costs import cost_of
 from weft.whatif import NAMES, what_if
 from weft.whatif.change import change
-from weft.whatif.costs import cost_of
 from weft.whatif.model import model_of
 
 # A collective that nothing hides, then one beside a long kernel; the host waits at the end.
@@ -94,7 +94,7 @@ def test_a_change_by_nothing_is_refused(model, name):
 
 def collectives(run):
     """The bytes of the collectives of one iteration, in order."""
-    ops = run.engine.workload.steps[0].ops
+    ops = run.engine.graph.steps[0].ops
     found = [op.collective.nbytes for op in ops if op.collective is not None]
     return found[: len(found) // 3]
 

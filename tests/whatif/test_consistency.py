@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,12 +13,11 @@ from weft.planner.plan import Limits
 from weft.planner.planning import drafted_step
 from weft.planner.prices import Prices, default_library
 from weft.schedule import Cost
-from weft.schedule.strategy_table import STRATEGIES
-from weft.step import StepEngine
+from weft.schedule.strategy import STRATEGIES
+from weft.step import NO_HOST, Collective, Op, RankStep, StepEngine, StepGraph
 from weft.trace import read
 from weft.whatif import what_if
 from weft.whatif.planned import plan_trace
-from weft.workload import NO_HOST, Collective, Op, Step, Workload
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 DEVICES = {"h100-8": "NVIDIA H100 80GB HBM3", "mi300x-8": "AMD Instinct MI300X"}
@@ -40,20 +40,21 @@ def random_step(draw):
             ops.append(Op("moves", "collective", "comm", None, what, (len(ops) - 1,)))
             if draw.random() < 0.3:
                 ops.append(Op("kernel", cost=cost, after=(len(ops) - 1,)))
-    return Workload("drawn", 8, (Step(tuple(range(8)), tuple(ops)),))
+    return StepGraph("drawn", 8, (RankStep(tuple(range(8)), tuple(ops)),))
 
 
-def drafted(machine, workload):
+def drafted(machine, graph, limits=LIMITS):
     prices = Prices(machine, default_library(machine))
-    engine = StepEngine(workload, machine, prices, host=NO_HOST)
-    return drafted_step(engine, prices, LIMITS, 1 << 60)
+    engine = StepEngine(graph, machine, prices, host=NO_HOST)
+    return drafted_step(engine, prices, limits, 1 << 60)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatif_of_a_recorded_step_gains_what_a_plan_says(tmp_path, seed):
     draw = random.Random(seed)
     name = draw.choice(list(DEVICES))
-    search = drafted(platform(name), random_step(draw)).search
+    limits = replace(LIMITS, hypothetical=True)  # as what-if, which asks no stack
+    search = drafted(platform(name), random_step(draw), limits).search
     known = (each for each in STRATEGIES if each != "concurrent")  # as recorded
     names = [each for each in known if search.by_strategy(each)[1]]
     strategy = draw.choice(names)

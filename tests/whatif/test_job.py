@@ -10,8 +10,8 @@ from tests.whatif.jobs import straggling
 from tests.whatif.player import Do, play
 from weft.errors import FormatError, UnknownNameError
 from weft.hardware import platform
-from weft.trace.kineto import read_kineto
-from weft.trace.reading import jobs_of
+from weft.trace.formats.kineto import read_kineto
+from weft.trace.formats.reading import jobs_of
 from weft.whatif import what_if_job, what_if_jobs
 from weft.whatif.joined_job import job_of, job_replay, straggler, without_straggler
 

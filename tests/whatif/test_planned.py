@@ -33,9 +33,9 @@ def test_every_recorded_collective_is_in_one_choice(made):
 
 def test_limits_hold_for_traces_too(trace):
     found = plan_trace(trace, limits=Limits(engines=0))
-    told = {a.strategy: a.why for choice in found.choices for a in choice.alternatives}
+    told = {a.strategy.name: a.why for choice in found.choices for a in choice.alternatives}
     assert "copy engines" in told["dma"] or "engine" in told["dma"]
-    codecs = [a for c in found.choices for a in c.alternatives if a.settings.get("codec") == "int8"]
+    codecs = [a for c in found.choices for a in c.alternatives if a.strategy.codec == "int8"]
     assert all("above the budget of 0" in each.why for each in codecs)
 
 

@@ -16,14 +16,14 @@ from tests.whatif.player import Do, play, recorded
 from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
 from weft.trace import read
-from weft.trace.kineto import read_kineto
+from weft.trace.formats.kineto import read_kineto
+from weft.trace.recorded.calls import calls_of
+from weft.trace.recorded.occupancy import waves
+from weft.trace.recorded.order import order_of
+from weft.trace.recorded.overheads import overheads_of
+from weft.trace.recorded.recorded_step import seconds_like
 from weft.whatif import Replay, errors_of, predict_trace, replay, what_if
-from weft.whatif.calls import calls_of
-from weft.whatif.occupancy import waves
-from weft.whatif.order import order_of
-from weft.whatif.overheads import overheads_of
 from weft.whatif.planned import plan_trace
-from weft.whatif.recorded_step import seconds_like
 from weft.whatif.replay import MOST_ERROR, doubt, replay_error
 
 HOST_BOUND = [Do(seconds=3.0, gap=20.0) for _ in range(6)]

@@ -4,7 +4,7 @@ from weft.c3.advice import Advice, advise, advised_rows
 from weft.c3.mechanisms import MECHANISMS, without
 from weft.c3.pair_pricing import PricedPair, Pricer, price_scenario, scenarios_of
 from weft.c3.scenarios import GEMMS, SCENARIOS, Gemm, Scenario, parse_gemm
-from weft.c3.strategies import STRATEGIES, PairChoice, pair_schedule, without_units
+from weft.c3.strategies import STRATEGIES, pair_schedule, without_units
 
 __all__ = [
     "GEMMS",
@@ -13,7 +13,6 @@ __all__ = [
     "STRATEGIES",
     "Advice",
     "Gemm",
-    "PairChoice",
     "PricedPair",
     "Pricer",
     "Scenario",

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from weft.c3.pair_pricing import Pricer
     from weft.c3.scenarios import Scenario
-    from weft.c3.strategies import PairChoice
+    from weft.schedule.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The choice that a runtime should make, and the reason."""
 
-    choice: PairChoice
+    choice: Strategy
     why: str
 
 
@@ -34,7 +34,7 @@ def advised_rows(
     advice = advise(scenario, pricer)
     rows = []
     for priced in price_scenario(scenario, pricer, wanted, units=units):
-        chosen = priced.choice.strategy == advice.choice.strategy
+        chosen = priced.choice.name == advice.choice.name
         rows.append(priced.as_row() | {"chosen": chosen, "why": advice.why if chosen else ""})
     return rows
 
@@ -45,18 +45,18 @@ def advise(scenario: Scenario, pricer: Pricer) -> Advice:
     return Advice(choice, _why(scenario, choice, pricer))
 
 
-def _why(scenario: Scenario, choice: PairChoice, pricer: Pricer) -> str:
+def _why(scenario: Scenario, choice: Strategy, pricer: Pricer) -> str:
     tiles, total = pricer.grid(scenario.gemm).tiles, pricer.device.units
     units = collective_units(pricer.platform, scenario.collective)
     lost = _percent_slower(scenario, units, pricer)
-    if choice.by_engines:
+    if choice.kind.by_engines:
         spared = f"engines leave all {total} units to the GEMM ({lost:+.0f} % without {units})"
         return _why_fewer(scenario, choice.units, pricer) if choice.units else spared
     return {
         "serial": "either alone is faster than both at once",
         "concurrent": f"{tiles} workgroups leave slots free on {total} units: any order will do",
         "priority": f"{units} workgroups before {tiles}: the collective waits for no slots",
-    }.get(choice.strategy, f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %")
+    }.get(choice.name, f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %")
 
 
 def _why_fewer(scenario: Scenario, units: int, pricer: Pricer) -> str:

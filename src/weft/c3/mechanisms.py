@@ -31,6 +31,7 @@ MECHANISMS = (
     Mechanism("cache", "lines of too many workgroups in flight drive each other out of the L2"),
     Mechanism("requests", "memory serves whoever has more requests in flight"),
     Mechanism("load", "under load a request takes longer, and a copy has no more of them"),
+    Mechanism("clock", "the watts of traffic lower the clock of a device at its power limit"),
     Mechanism("staging", "what a collective kernel brings passes a buffer of the receiver"),
     Mechanism("launch", "the host launches one kernel after another, and feeds engines"),
 )
@@ -57,6 +58,7 @@ def _off(name: str, kernels: Kernels) -> dict[str, Any]:
         "cache": {"live_steps": 0.0},
         "requests": {"overcommit": 0.0},
         "load": {"load_latency": 0.0},
+        "clock": {"clock_coupling": 0.0},
         "staging": {"staging": 0.0},
     }[name]
 

@@ -7,7 +7,7 @@ place. The answers are those of ``simulate`` on ``pair_schedule``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from weft.c3.ideal import class_of, percent_of_ideal
 from weft.c3.scenarios import MIB, Gemm, Scenario
 from weft.c3.strategies import (
     STRATEGIES,
-    PairChoice,
     check_choice,
     comm_alone,
     comm_units,
@@ -28,6 +27,7 @@ from weft.c3.strategies import (
 )
 from weft.collectives.parts import divided
 from weft.errors import UsageError
+from weft.schedule.strategy import Strategy
 from weft.simulator import Prepared, collective_units
 from weft.units import format_size
 
@@ -70,11 +70,11 @@ class Pricer:
             self._traffic[gemm, units] = found
         return self._traffic[gemm, units]
 
-    def choices(self, scenario: Scenario) -> list[PairChoice]:
+    def choices(self, scenario: Scenario) -> list[Strategy]:
         """Return every strategy that applies, with every mask; what asks for less stands first."""
         found = []
         for strategy in STRATEGIES:
-            plain = PairChoice(strategy)
+            plain = Strategy(strategy)
             try:
                 check_choice(plain, scenario.collective, self.platform)
             except UsageError:
@@ -82,11 +82,11 @@ class Pricer:
             found += self._masked(plain)
         return found
 
-    def _masked(self, plain: PairChoice) -> list[PairChoice]:
-        sizes = masks(self.device) if plain.masks else ()
-        return [PairChoice(plain.strategy, units) for units in sizes] or [plain]
+    def _masked(self, plain: Strategy) -> list[Strategy]:
+        sizes = masks(self.device) if plain.kind.masks else ()
+        return [replace(plain, units=units) for units in sizes] or [plain]
 
-    def best(self, scenario: Scenario, choices: Sequence[PairChoice] | None = None) -> PairChoice:
+    def best(self, scenario: Scenario, choices: Sequence[Strategy] | None = None) -> Strategy:
         """Return the fastest of some choices, by default of all; of equals the first."""
         found = [(self.pair(scenario, each), each) for each in choices or self.choices(scenario)]
         least = min(seconds for seconds, _ in found)
@@ -120,17 +120,17 @@ class Pricer:
         """Seconds of the collective alone, by engines."""
         return self._form("engines", scenario.collective).seconds(self._scale(scenario))
 
-    def pair(self, scenario: Scenario, choice: PairChoice) -> float:
+    def pair(self, scenario: Scenario, choice: Strategy) -> float:
         """Seconds of both by a strategy."""
         check_choice(choice, scenario.collective, self.platform)
         grid, total = self.grid(scenario.gemm), self.device.units
-        by_units = not choice.by_engines
+        by_units = not choice.kind.by_engines
         units = comm_units(scenario.collective, choice, self.platform) if by_units else None
         form = self._form(_shape(choice, units, grid), scenario.collective)
         return form.seconds(
             self._scale(scenario),
             grid=grid,
-            grid_units=total - (choice.units or 0) if choice.masks else total,
+            grid_units=total - (choice.units or 0) if choice.kind.masks else total,
             traffic=partial(self.traffic, scenario.gemm),
             units=units,
         )
@@ -155,14 +155,14 @@ class Pricer:
             case "engines":
                 return engine_collective(scenario, self.platform)
             case _:
-                return pair_schedule(scenario, PairChoice(shape), self.platform)
+                return pair_schedule(scenario, Strategy(shape), self.platform)
 
 
-def _shape(choice: PairChoice, units: int | None, grid: Grid) -> str:
+def _shape(choice: Strategy, units: int | None, grid: Grid) -> str:
     """The form of a schedule, masks aside: ``pair_schedule`` makes the same distinctions."""
-    if choice.by_engines or units is None:
+    if choice.kind.by_engines or units is None:
         return "dma"
-    if choice.strategy == "serial":
+    if choice.name == "serial":
         return "serial"
     return "priority" if launches_comm_first(choice, units, grid.tiles) else "concurrent"
 
@@ -172,7 +172,7 @@ class PricedPair:
     """One scenario by one strategy, with all that it is judged by."""
 
     scenario: Scenario
-    choice: PairChoice
+    choice: Strategy
     compute: float
     comm: float
     seconds: float
@@ -209,7 +209,7 @@ class PricedPair:
             "gemm": str(self.scenario.gemm),
             "collective": self.scenario.collective,
             "nbytes": self.scenario.nbytes,
-            "strategy": self.choice.strategy,
+            "strategy": self.choice.name,
             "units": self.choice.units,
             "t_compute": self.compute,
             "t_comm": self.comm,
@@ -228,16 +228,18 @@ def applying(
 ) -> tuple[str, ...]:
     """The strategies asked for, which must apply, or all that do."""
     for strategy in asked:
-        masks = PairChoice(strategy).masks
-        check_choice(PairChoice(strategy, units if masks else None), scenario.collective, platform)
+        masks = Strategy(strategy).kind.masks
+        check_choice(
+            Strategy(strategy, units=units if masks else None), scenario.collective, platform
+        )
     if asked:
         return tuple(asked)
-    least = PairChoice("serial") if units is None else PairChoice("partition", units)
+    least = Strategy("serial") if units is None else Strategy("partition", units=units)
     check_choice(least, scenario.collective, platform)
     found = []
     for strategy in STRATEGIES:
         try:
-            check_choice(PairChoice(strategy), scenario.collective, platform)
+            check_choice(Strategy(strategy), scenario.collective, platform)
         except UsageError:
             continue
         found.append(strategy)
@@ -250,7 +252,7 @@ def scenarios_of(
     """Return a GEMM with collectives; without sizes, of bytes that take as long as the GEMM."""
     found = []
     for kind in kinds:
-        check_choice(PairChoice("serial"), kind, pricer.platform)
+        check_choice(Strategy("serial"), kind, pricer.platform)
         for nbytes in sizes or (_as_long(gemm, kind, pricer),):
             if kind not in ("broadcast", "all_reduce"):
                 divided(nbytes, pricer.platform.num_ranks, kind)
@@ -275,10 +277,12 @@ def price_scenario(
     compute, comm = pricer.compute(scenario.gemm), pricer.comm(scenario)
     rows = []
     for strategy in strategies:
-        choice = PairChoice(strategy)
-        if choice.masks:
-            given = None if units is None else [PairChoice(strategy, units)]
-            sizes = (*((0,) if choice.by_engines else ()), *masks(pricer.device))
-            choice = pricer.best(scenario, given or [PairChoice(strategy, each) for each in sizes])
+        choice = Strategy(strategy)
+        if choice.kind.masks:
+            given = None if units is None else [Strategy(strategy, units=units)]
+            sizes = (*((0,) if choice.kind.by_engines else ()), *masks(pricer.device))
+            choice = pricer.best(
+                scenario, given or [Strategy(strategy, units=each) for each in sizes]
+            )
         rows.append(PricedPair(scenario, choice, compute, comm, pricer.pair(scenario, choice)))
     return rows

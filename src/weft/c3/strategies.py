@@ -7,7 +7,7 @@ between ``concurrent`` and ``priority``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.collectives import collective, dma_per_rank
@@ -15,7 +15,8 @@ from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware.dtypes import product_bytes
 from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
-from weft.schedule.strategy_table import STRATEGIES as ALL
+from weft.schedule.strategy import STRATEGIES as ALL
+from weft.schedule.strategy import Strategy
 from weft.simulator import collective_units
 
 if TYPE_CHECKING:
@@ -38,27 +39,6 @@ COLLECTIVES = tuple(ENGINES)
 COMPUTE, COMM = "stream0", "stream1"
 
 
-@dataclass(frozen=True, slots=True)
-class PairChoice:
-    """A strategy and, where it masks units, how many it takes from the GEMM."""
-
-    strategy: str
-    units: int | None = None
-
-    def __str__(self) -> str:
-        return self.strategy if self.units is None else f"{self.strategy}({self.units})"
-
-    @property
-    def masks(self) -> bool:
-        """Whether the streams are confined to units."""
-        return self.strategy in ALL and ALL[self.strategy].masks
-
-    @property
-    def by_engines(self) -> bool:
-        """Whether DMA engines move the bytes."""
-        return self.strategy in ALL and ALL[self.strategy].by_engines
-
-
 def masks(device: Device) -> tuple[int, ...]:
     """The numbers of units that a mask takes: doublings of the grain, up to half of the device.
 
@@ -72,23 +52,23 @@ def masks(device: Device) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_choice(choice: PairChoice, kind: str, platform: Platform) -> None:
+def check_choice(choice: Strategy, kind: str, platform: Platform) -> None:
     """Refuse what the hardware cannot do, and say what it can."""
     device = platform.require_device()
-    if choice.strategy not in STRATEGIES:
-        hint = nearest(choice.strategy, STRATEGIES)
-        raise UnknownNameError(f"no strategy is called {choice.strategy!r}", hint)
+    if choice.name not in STRATEGIES:
+        hint = nearest(choice.name, STRATEGIES)
+        raise UnknownNameError(f"no strategy is called {choice.name!r}", hint)
     if kind not in COLLECTIVES:
         known = f"Known: {', '.join(COLLECTIVES)}."
         raise UsageError(f"{kind} is no collective that weft overlaps with a GEMM", known)
-    if choice.by_engines and (why := device.engine_refusal(kind)):
+    if choice.kind.by_engines and (why := device.engine_refusal(kind)):
         raise UsageError(
-            f"{choice.strategy} does not apply on {platform.name}: {why}",
+            f"{choice.name} does not apply on {platform.name}: {why}",
             "Use serial, concurrent, priority or partition, or a platform such as mi300x-8.",
         )
-    if choice.masks and not masks(device):
+    if choice.kind.masks and not masks(device):
         raise UsageError(
-            f"{choice.strategy} does not apply on {platform.name}, where a mask leaves nothing of "
+            f"{choice.name} does not apply on {platform.name}, where a mask leaves nothing of "
             f"{device.units} unit{'s' if device.units > 1 else ''}",
             "Use serial, concurrent or priority, or a platform such as mi300x-8.",
         )
@@ -106,10 +86,10 @@ def check_choice(choice: PairChoice, kind: str, platform: Platform) -> None:
         _check_units(choice, device)
 
 
-def _check_units(choice: PairChoice, device: Device) -> None:
+def _check_units(choice: Strategy, device: Device) -> None:
     units, grain = choice.units or 0, device.unit_grain
-    if not choice.masks:
-        raise UsageError(f"{choice.strategy} masks no units", "Give units to partition only.")
+    if not choice.kind.masks:
+        raise UsageError(f"{choice.name} masks no units", "Give units to partition only.")
     largest = (device.units - 1) // grain * grain
     if not 0 <= units <= largest:
         raise UsageError(
@@ -151,17 +131,17 @@ def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
 
 
 def pair_schedule(
-    scenario: Scenario, choice: PairChoice, platform: Platform, *, family: str = "gemm"
+    scenario: Scenario, choice: Strategy, platform: Platform, *, family: str = "gemm"
 ) -> Schedule:
     """The scenario carried out by a strategy."""
     check_choice(choice, scenario.collective, platform)
     kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
-    if choice.by_engines:
+    if choice.kind.by_engines:
         return _with_engines(scenario, choice, platform, kernel)
     name = f"{choice} {scenario.collective} with {scenario.gemm}"
     units = comm_units(scenario.collective, choice, platform)
     inner = kernel_collective(scenario.collective, scenario.nbytes, platform, units)
-    if choice.strategy == "serial":
+    if choice.name == "serial":
         return _joined(inner, name, lambda comm: _one_stream(kernel, comm))
     first = launches_comm_first(choice, units, kernel.cost.tiles)
     masked = _unit_masks(choice, platform)
@@ -204,23 +184,23 @@ def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) ->
     return replace(built, programs=tuple(programs))
 
 
-def comm_units(kind: str, choice: PairChoice, platform: Platform) -> int:
+def comm_units(kind: str, choice: Strategy, platform: Platform) -> int:
     """The units that a collective kernel uses: a wider mask does not give it more workgroups."""
     filled = collective_units(platform, kind)
-    return min(filled, choice.units) if choice.masks and choice.units else filled
+    return min(filled, choice.units) if choice.kind.masks and choice.units else filled
 
 
-def launches_comm_first(choice: PairChoice, units: int, tiles: int) -> bool:
+def launches_comm_first(choice: Strategy, units: int, tiles: int) -> bool:
     """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
-    return ALL[choice.strategy].first and units <= tiles
+    return choice.kind.first and units <= tiles
 
 
 Mask = tuple[int, int]
 
 
-def _unit_masks(choice: PairChoice, platform: Platform) -> tuple[Mask | None, Mask | None]:
+def _unit_masks(choice: Strategy, platform: Platform) -> tuple[Mask | None, Mask | None]:
     """The units of the computation and of the collective."""
-    if not choice.masks or not choice.units:
+    if not choice.kind.masks or not choice.units:
         return None, None
     total = platform.require_device().units
     return (0, total - choice.units), (total - choice.units, total)
@@ -259,7 +239,7 @@ def _two_streams(
 
 
 def _with_engines(
-    scenario: Scenario, choice: PairChoice, platform: Platform, kernel: Kernel
+    scenario: Scenario, choice: Strategy, platform: Platform, kernel: Kernel
 ) -> Schedule:
     """The GEMM is launched, then the engines are fed by the same thread."""
     inner = engine_collective(scenario, platform)

@@ -227,13 +227,13 @@ def _streamed_from(copy: Measured) -> int:
 
 
 def _eager_up_to(algorithms: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
-    """Return the largest size up to which eager copies were as fast as pulling."""
+    """Return the largest size up to which eager copies were as fast as staged ones."""
     wins = [
-        algorithms[f"{kind} {s} eager"] <= algorithms[f"{kind} {s} pull"] for s in ALGORITHM_SIZES
+        algorithms[f"{kind} {s} eager"] <= algorithms[f"{kind} {s} staged"] for s in ALGORITHM_SIZES
     ]
     longest = next((i for i, won in enumerate(wins) if not won), len(wins))
     size = ALGORITHM_SIZES[longest - 1] if longest else ALGORITHM_SIZES[0] // 2
-    what = f"{kind} of two ranks, ordinary memory, eager and pull in turn"
+    what = f"{kind} of two ranks, ordinary memory, eager and staged in turn"
     return {**write.derived(0, what), "value": size}
 
 

@@ -20,7 +20,7 @@ from weft.torch.capture.op_costs import op_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from weft.workload import Workload
+    from weft.step import StepGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,11 @@ def captured_calls(
     name: str,
     zipfs: Mapping[int, float] | None = None,
     every_rank: bool = False,
-) -> tuple[Workload, dict[int, dict[int, RecordedCall]]]:
+) -> tuple[StepGraph, dict[int, dict[int, RecordedCall]]]:
     """Capture a step as a CPU carries it out, with the calls of its ops by rank and number."""
     calls = OpCallRecorder(zipfs or {})
-    workload = capture(
-        step, num_ranks, name=name, every_rank=every_rank, as_gpu=False, seen=calls.see
-    )
-    return workload, calls.found
+    graph = capture(step, num_ranks, name=name, every_rank=every_rank, as_gpu=False, seen=calls.see)
+    return graph, calls.found
 
 
 def _turned(value: Any, like: Any, place: int) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weft.calibration.torch_op_calls import captured_calls
 from weft.cost.cache_state import missing_shares
 from weft.hardware.measured import Ddp, TorchHost
-from weft.workload import Op
+from weft.step import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.calibration.torch_op_calls import OpCall, RecordedCall
     from weft.calibration.torch_op_times import OpTime
     from weft.hardware import Platform
-    from weft.workload import Workload
+    from weft.step import StepGraph
 
 
 # Half of the repetitions of an op lie within its spread; four of five within twice that, where
@@ -32,7 +32,7 @@ _WIDE = 1.9
 class CapturedStep:
     """A step as a CPU carries it out: its workload, and the calls behind the ops of each rank."""
 
-    workload: Workload
+    graph: StepGraph
     calls: dict[int, dict[int, RecordedCall]]
 
     @property
@@ -43,27 +43,27 @@ class CapturedStep:
 
     def timed(
         self, times: Mapping[OpCall, OpTime], here: Platform, library: str, *, side: float = 0.0
-    ) -> Workload:
+    ) -> StepGraph:
         """Return the workload with measured durations of ops, and the overhead of the host.
 
         With a ``side`` of -1 or 1 all ops take as little or as much as repetitions of them did.
         """
         host = here.torch or TorchHost()
         steps = []
-        for place, step in enumerate(self.workload.steps):
+        for place, step in enumerate(self.graph.steps):
             called = self.calls[step.ranks[0]]
             ops = [
                 _hosted(op, called[number], host)
                 for number, op in enumerate(self.priced(times, host.cached, place, side=side))
             ]
             steps.append(replace(step, ops=_wrapped(ops, host.ddp.get(library, Ddp()))))
-        return replace(self.workload, steps=tuple(steps))
+        return replace(self.graph, steps=tuple(steps))
 
     def priced(
         self, times: Mapping[OpCall, OpTime], room: float, place: int = 0, *, side: float = 0.0
     ) -> list[Op]:
         """Return the ops of a class of ranks, each between its cold and its warm duration."""
-        step = self.workload.steps[place]
+        step = self.graph.steps[place]
         mine = self.calls[step.ranks[0]]
         touched = [(*mine[n].given, *mine[n].made) for n in range(len(step.ops))]
         shares = missing_shares(touched, room)

@@ -8,11 +8,12 @@ from typing import Any
 
 from weft.report.text import Column, page, print_table
 from weft.trace import Analysis, CollectiveUse, RankAnalysis
-from weft.trace.analysis import REPLAYED, StepAdvice, TimePart, TimeSplit
+from weft.trace.analysis.analysis_result import REPLAYED, StepAdvice, TimePart, TimeSplit
 from weft.units import format_rate, format_size, format_time
 
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
+_MOST_RANKS = 16  # of more, those that others wait for and the slowest
 _NAME = 70  # characters of a kernel name that are shown
 _SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
 _BAR, _NARROW = 32, 12  # characters of a bar, and of one in a narrow window
@@ -108,7 +109,13 @@ def gain_of(advice: StepAdvice) -> str:
 
 def _print_ranks(analysis: Analysis) -> None:
     longest = max((rank.seconds for rank in analysis.ranks), default=0.0)
-    rows = [_rank_row(rank, longest) for rank in analysis.ranks if rank.total.num_gpu_events]
+    useful = [rank for rank in analysis.ranks if rank.total.num_gpu_events]
+    shown = useful
+    if len(useful) > _MOST_RANKS:
+        late = {each.rank: number for number, each in enumerate(analysis.stragglers)}
+        first = sorted(useful, key=lambda r: (late.get(r.rank or 0, len(late)), -r.seconds))
+        shown = first[:_MOST_RANKS]
+    rows = [_rank_row(rank, longest) for rank in shown]
     if not rows:
         return
     columns = [
@@ -126,6 +133,8 @@ def _print_ranks(analysis: Analysis) -> None:
     steps = "means of the steps" if analysis.ranks[0].steps else "the whole file"
     print()
     print_table(columns, rows, title=f"Ranks: {steps}; {key} (communication only where exposed)")
+    if len(useful) > len(shown):
+        print(f"and {len(useful) - len(shown)} ranks more: --json has them all")
 
 
 def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:

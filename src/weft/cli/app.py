@@ -4,27 +4,29 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from weft.cli.analyze_verb import analyze
-from weft.cli.bench_verb import bench
-from weft.cli.c3_verb import c3
-from weft.cli.calibrate_verb import calibrate
-from weft.cli.collective_verb import collective
-from weft.cli.copies_verb import copies
-from weft.cli.diff_verb import diff
-from weft.cli.doctor_verb import doctor
 from weft.cli.failure import unknown_verb
-from weft.cli.kernel_verb import kernel
-from weft.cli.plan_verb import plan
-from weft.cli.platforms_verb import platforms
-from weft.cli.predict_verb import predict
-from weft.cli.serve_verb import serve
-from weft.cli.shard_verb import shard
-from weft.cli.sweep_verb import PASSED_ON, sweep
-from weft.cli.tour_verb import tour
-from weft.cli.validate_verb import validate
-from weft.cli.whatif_verb import whatif
+from weft.cli.verbs.analyze_verb import analyze
+from weft.cli.verbs.bench_verb import bench
+from weft.cli.verbs.c3_verb import c3
+from weft.cli.verbs.calibrate_verb import calibrate
+from weft.cli.verbs.collective_verb import collective
+from weft.cli.verbs.copies_verb import copies
+from weft.cli.verbs.diff_verb import diff
+from weft.cli.verbs.doctor_verb import doctor
+from weft.cli.verbs.gpu_check_verb import gpu_check
+from weft.cli.verbs.kernel_verb import kernel
+from weft.cli.verbs.plan_verb import plan
+from weft.cli.verbs.platforms_verb import platforms
+from weft.cli.verbs.predict_verb import predict
+from weft.cli.verbs.serve_verb import serve
+from weft.cli.verbs.shard_verb import shard
+from weft.cli.verbs.sweep_verb import PASSED_ON, sweep
+from weft.cli.verbs.tour_verb import tour
+from weft.cli.verbs.validate_verb import validate
+from weft.cli.verbs.watch_verb import watch
+from weft.cli.verbs.whatif_verb import whatif
 
 
 class Verbs(TyperGroup):
@@ -35,6 +37,26 @@ class Verbs(TyperGroup):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_verb(args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
+
+
+class Against(TyperCommand):
+    """A verb whose option ``--against`` takes all words up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each of its words, as click expects it."""
+        given: list[str] = []
+        inside = False
+        for word in args:
+            if word == "--against":
+                inside = True
+            elif word.startswith("-") and word != "-":
+                inside = False
+                given.append(word)
+            else:
+                given += ["--against", word] if inside else [word]
+        if args[-1:] == ["--against"]:
+            given.append("--against")
+        return super().parse_args(ctx, given)
 
 
 app = typer.Typer(
@@ -60,9 +82,17 @@ def weft(
         print(context.get_help())
 
 
-def _add(verb: Callable[..., Any], question: str, example: str, **context: Any) -> None:
+def _add(
+    verb: Callable[..., Any],
+    question: str,
+    example: str,
+    *,
+    cls: type[TyperCommand] | None = None,
+    context: dict[str, Any] | None = None,
+) -> None:
     # Without short_help, click cuts the first sentence in the list of commands.
     app.command(
+        cls=cls,
         help=question,
         short_help=question.partition("\n\n")[0],
         epilog=f"example: {example}",
@@ -76,6 +106,13 @@ _add(
     "weft tour",
 )
 _add(doctor, "What works on this machine, and which paths of weft are on?", "weft doctor")
+_add(
+    gpu_check,
+    "Does weft do right by these GPUs, and how far are its predictions? Facts, correctness, "
+    "calibration, proof of path and errors, in one file.\n\nStart it with torchrun, one process a "
+    "GPU. Without GPUs, the parts that need none run on CPU tensors.",
+    "weft gpu-check -o result.jsonl; with 8 GPUs: torchrun --nproc-per-node 8 -m weft gpu-check ..",
+)
 _add(
     platforms,
     "Which hardware does weft know, and where does each of its numbers come from?",
@@ -114,8 +151,16 @@ _add(
 _add(
     analyze,
     "Where does the time of a traced job go, and what should be done first?\n\nGive the traces of "
-    "all ranks of a job to tell waiting from moving.",
-    "weft analyze rank*.json.gz",
+    "all ranks of a job to tell waiting from moving. With --against: what changed since another "
+    "run?",
+    "weft analyze before/*.json.gz --against after/*.json.gz",
+    cls=Against,
+)
+_add(
+    watch,
+    "Which rank of a running job do the others wait for, and why?\n\nThe job calls "
+    "weft.torch.monitor() on every rank.",
+    "weft watch --port 9090",
 )
 _add(
     whatif,
@@ -162,7 +207,7 @@ _add(
     "plan, collective, c3, copies, kernel, serve or shard, with its own arguments; options that "
     "take one value may have lists here, as --on h100-8,mi300x-8 or --set batch=8,16.",
     "weft sweep predict gpt2 --on h100-8,mi300x-8 --set batch=8,16,32 -o gpt2.csv",
-    **PASSED_ON,
+    context=PASSED_ON,
 )
 _add(
     bench,

@@ -114,7 +114,7 @@ def _means(platform: Platform, strategies: Sequence[str]) -> dict[str, Any]:
     pricer = Pricer(platform)
     rows = [row for each in SCENARIOS for row in price_scenario(each, pricer, strategies)]
     means: dict[str, Any] = {
-        name: fmean(row.percent_of_ideal for row in rows if row.choice.strategy == name)
+        name: fmean(row.percent_of_ideal for row in rows if row.choice.name == name)
         for name in STRATEGIES
         if name in strategies
     }

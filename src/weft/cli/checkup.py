@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -41,11 +41,12 @@ def examine(num_ranks: int) -> Iterator[Finding]:
     yield triton
     yield _cores(num_ranks)
     yield shared
-    yield _gpus()
+    gpus = _gpus()
+    yield gpus
     yield _path("simulate: predict on any platform", core)
     yield _path("run: processes on this machine", core, shared)
     yield _path("torch.distributed backend", core, torch)
-    yield _path("Triton kernels", torch, triton)
+    yield _path("Triton kernels on GPUs", torch, triton, gpus)
 
 
 def _core() -> Finding:
@@ -81,13 +82,24 @@ def _shared_memory() -> Finding:
 
 def _gpus() -> Finding:
     """Query the vendors' tools, which are installed with their drivers."""
-    nvidia = _lines_of("nvidia-smi", "-L")
-    amd = [line for line in _lines_of("rocminfo") if "Marketing Name" in line]
-    names = [line.split("(")[0].strip() for line in nvidia]
-    names += [line.split(":", 1)[1].strip() for line in amd]
+    names = [line.split("(")[0].strip() for line in _lines_of("nvidia-smi", "-L")]
+    names += rocm_gpus(_lines_of("rocminfo"))
     if not names:
         return Finding("GPUs", "off", "none found by nvidia-smi or rocminfo")
     return Finding("GPUs", "on", ", ".join(names))
+
+
+def rocm_gpus(lines: Sequence[str]) -> list[str]:
+    """Return the names of the GPUs that ``rocminfo`` lists; its other agents are CPUs."""
+    found: list[str] = []
+    name = ""
+    for line in lines:
+        key, _, value = line.strip().partition(":")
+        if key == "Marketing Name":
+            name = value.strip()
+        elif key == "Device Type" and value.strip() == "GPU":
+            found.append(name)
+    return found
 
 
 def _lines_of(*command: str) -> list[str]:

@@ -9,9 +9,10 @@ from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
+    from weft.hardware.software_stack import SoftwareStack
     from weft.trace import Trace
 
-RECORDED = (".json", ".json.gz", ".csv", ".et", ".et.gz", ".zip")
+RECORDED = (".json", ".json.gz", ".csv", ".et", ".et.gz", ".sqlite", ".zip")
 _BEGINNING = 200  # bytes at the start of a file in which a workload identifies itself
 
 
@@ -59,6 +60,15 @@ Stack = Annotated[
         "graphs; without it, kernels as the cost models price them.",
     ),
 ]
+Versions = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="NAME,K=V..",
+        help="The software that runs the step (eager, composer, torchtitan, megatron-deepspeed or "
+        "graphs), and versions that say what can be executed, such as nccl=2.31,torch=2.13.",
+    ),
+]
 
 
 def machine_of(on: str | None, ranks: int | None = None, *, instead: str = "") -> "Platform":
@@ -69,6 +79,40 @@ def machine_of(on: str | None, ranks: int | None = None, *, instead: str = "") -
         hint = f"Use --on mi300x-8 (see weft platforms){instead}."
         raise UsageError("--on is missing", hint)
     return platform(on, num_ranks=ranks)
+
+
+GpuHour = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-hour",
+        metavar="PRICE",
+        help="Price of one GPU for one hour: adds the cost of a million tokens.",
+    ),
+]
+
+
+def gpu_hour_of(price: float | None) -> float:
+    """Return the price of a GPU for an hour, 0 where none was given."""
+    if price is not None and not 0 < price < float("inf"):
+        raise UsageError(
+            f"--gpu-hour must be > 0 (got {price:g})", "Use what an hour costs: --gpu-hour 2.50"
+        )
+    return price or 0.0
+
+
+def split_stack(stack: str | None) -> "tuple[str | None, SoftwareStack]":
+    """Split ``torchtitan,nccl=2.31`` into the name of a stack and versions."""
+    from weft.hardware.software_stack import parse_stack
+
+    words = [word.strip() for word in (stack or "").split(",") if word.strip()]
+    names = [word for word in words if "=" not in word]
+    if len(names) > 1:
+        raise UsageError(
+            f"--stack: expected one name (got {' and '.join(names)})",
+            "Use --stack torchtitan,nccl=2.31,torch=2.13.",
+        )
+    versions = parse_stack(",".join(word for word in words if "=" in word))
+    return (names[0] if names else None), versions
 
 
 def settings_of(given: list[str] | None, stack: str | None = None) -> dict[str, str]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from weft.planner.layout_search import LayoutChoice, LayoutSearch
 
 _PARTS = ("compute", "exposed", "waiting", "host", "idle")
+_TOLD = 0.1  # of a difference, from which on a part of it is told
+_IMPLIED = ("sp", "count_ends")  # settings that follow from tp and pp
 _OTHER_NAMES = {"interleave": "vp", "micro_batch": "micro"}
 
 
@@ -23,6 +25,7 @@ def search_layouts(
     machine: "Platform",
     given: dict[str, str],
     path: Path | None,
+    gpu_hour: float = 0.0,
     *,
     json: bool,
 ) -> None:
@@ -48,7 +51,7 @@ def search_layouts(
     found = search.best()
     math = getattr(job.model, "math", "") or job.model.dtype
     peak = rated_flops(machine.require_device(), recipe_of(math).math)
-    rows = [each.as_row(peak) for each in found]
+    rows = [each.as_row(peak, gpu_hour) for each in found]
     note = write(path, [flat(row) | flat(row["settings"]) for row in rows]) if path else ""
     if json:
         more = {"layouts": search.num_layouts, "fitting": search.num_fitting}
@@ -90,30 +93,56 @@ def print_layouts(
         Column("exposed", "exposed", format_time),
         Column("memory", "memory", format_size),
     ]
+    if "cost_per_million_tokens" in best:
+        columns.append(Column("cost_per_million_tokens", "cost/M tokens", "{:,.3g}".format))
     print_table(columns, [row | {"layout": _words(row["settings"])} for row in rows])
     if len(found) > 1:
-        print(_why(found[0], found[1]))
+        print(f"against the second: {difference(found[0], found[1])}")
+    own = search.own()
+    if own is not None:
+        fits = "" if _fits(own, machine) else ", which does not fit"
+        shown = _words(own.settings) or "data parallel"
+        print(f"against the job as given ({shown}{fits}): {difference(found[0], own)}")
     given = " ".join(
-        f"--set {key}={value}"
+        f"--set {key}={str(value).lower()}"
         for key, value in best["settings"].items()
         if key != "dp" and f"--set {key}=" not in asked
     )
     print(f"next: weft plan {asked} --on {machine.name} {given}")
 
 
-def _why(first: "LayoutChoice", second: "LayoutChoice") -> str:
-    """Return where the first layout saves what it saves over the second."""
-    saved = {
-        part: second.prediction.breakdown[part] - first.prediction.breakdown[part]
-        for part in _PARTS
-    }
-    most = max(saved, key=lambda part: saved[part])
+_NAMES = {
+    "compute": "computation",
+    "exposed": "exposed communication",
+    "waiting": "waiting for other stages and ranks",
+    "host": "waiting for the host",
+    "idle": "idling",
+}
+
+
+def difference(first: "LayoutChoice", second: "LayoutChoice") -> str:
+    """Return how much faster the first layout is, and where the seconds are."""
+    ours, theirs = first.prediction.breakdown, second.prediction.breakdown
+    whole = second.seconds - first.seconds
+    parts = {part: theirs[part] - ours[part] for part in _PARTS}
+    told = [
+        f"{format_time(abs(seconds))} {'less' if seconds > 0 else 'more'} {_NAMES[part]}"
+        for part, seconds in sorted(parts.items(), key=lambda item: -abs(item[1]))
+        if abs(seconds) > _TOLD * abs(whole)
+    ]
     share = 100 * (second.seconds / first.seconds - 1)
-    return (
-        f"the first is {share:.1f} % faster than the second: {format_time(max(0.0, saved[most]))} "
-        f"less {'computation' if most == 'compute' else most}"
-    )
+    faster = f"{abs(share):.1f} % {'faster' if share >= 0 else 'slower'}"
+    return f"{faster}; {', '.join(told)}" if told else faster
+
+
+def _fits(choice: "LayoutChoice", machine: "Platform") -> bool:
+    memory = choice.prediction.graph.memory
+    return memory is None or memory.total <= machine.require_device().memory_bytes
 
 
 def _words(settings: dict[str, Any]) -> str:
-    return " ".join(f"{_OTHER_NAMES.get(key, key)}={value}" for key, value in settings.items())
+    return " ".join(
+        f"{_OTHER_NAMES.get(key, key)}={value}"
+        for key, value in settings.items()
+        if key not in _IMPLIED
+    )

@@ -10,7 +10,7 @@ from weft.hardware import Platform
 from weft.hardware.libraries import library_names
 from weft.schedule import Schedule
 
-_SPEC = re.compile(r"([a-z]+)(?:-([0-9]+(?:\.[0-9]+)*))?(?:\+(\w+))?")
+_SPEC = re.compile(r"([a-z]+)(?:-(\d+(?:\.\d+)*(?:rc\d+|\.post\d+)?))?(?:\+([a-z0-9]+))?")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
 
 

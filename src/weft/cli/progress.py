@@ -1,7 +1,7 @@
 """Progress of long work: on stderr, only on a terminal, cleared when the work is done."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -34,3 +34,17 @@ def track(items: Sequence[Item] | Iterable[Item], label: str, total: int = 0) ->
         for item in items:
             yield item
             progress.advance(task)
+
+
+@contextmanager
+def reported(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function that is told how many items of how many are done; None in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

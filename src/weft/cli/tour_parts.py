@@ -24,7 +24,6 @@ from weft.local_runs.synthetic_models import (
 from weft.local_runs.team_starts import started_torch_teams
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
-from weft.report.plan_tables import how
 from weft.report.text import Column, print_table
 from weft.report.tour_report import COMPARED, Compared, PredictedModel, tour_page
 from weft.trace import write_perfetto
@@ -103,7 +102,7 @@ class Tour:
         for name, made in self.planned.items():
             print(f"\n  {name}: what the plan does, and why")
             for choice in made.plan.choices:
-                print(f"    {choice.pair}: {how(choice.strategy, choice.settings)}; {choice.why}")
+                print(f"    {choice.pair}: {choice.strategy}; {choice.why}")
 
     def run(self) -> None:
         """Train both models with and without their plans, and compare the gains."""
@@ -156,7 +155,7 @@ class Tour:
             )
 
     def _write_prediction(self, name: str, made: Planned) -> None:
-        found = predict(made.workload, made.on, prices=Prices(made.on, library="gloo"), anyway=True)
+        found = predict(made.graph, made.on, prices=Prices(made.on, library="gloo"), anyway=True)
         path = self.folder / f"predicted-{name}.json"
         write_perfetto(path, found.timeline)
         self.written.append(path)
@@ -182,7 +181,7 @@ def _planned_row(made: Planned) -> dict[str, Any]:
         "planned": plan.planned,
         "gain": plan.speedup,
         "range": f"{format_time(plan.low)} to {format_time(plan.high)}",
-        "ops": sum(len(step.ops) for step in made.workload.steps),
+        "ops": sum(len(step.ops) for step in made.graph.steps),
     }
 
 

@@ -15,6 +15,7 @@ from weft.collectives import (
     hierarchical,
     pull,
     ring,
+    staged,
     tree,
 )
 from weft.collectives.parts import ITEM_BYTES
@@ -58,6 +59,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "direct": direct.all_gather,
         "pull": pull.all_gather,
         "eager": eager.all_gather,
+        "staged": staged.all_gather,
         "halving-doubling": halving_doubling.all_gather,
         "hierarchical": hierarchical.all_gather,
         **_dma(dma_one_host.all_gather, "pcpy", "bcst", "b2b"),
@@ -67,6 +69,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "direct": direct.reduce_scatter,
         "pull": pull.reduce_scatter,
         "eager": eager.reduce_scatter,
+        "staged": staged.reduce_scatter,
         "halving-doubling": halving_doubling.reduce_scatter,
     },
     "all_reduce": {
@@ -74,6 +77,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "direct": direct.all_reduce,
         "pull": pull.all_reduce,
         "eager": eager.all_reduce,
+        "staged": staged.all_reduce,
         "tree": tree.all_reduce,
         "halving-doubling": halving_doubling.all_reduce,
         "hierarchical": hierarchical.all_reduce,
@@ -82,6 +86,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "direct": direct.all_to_all,
         "pull": pull.all_to_all,
         "eager": eager.all_to_all,
+        "staged": staged.all_to_all,
         **_dma(dma_one_host.all_to_all, "pcpy", "swap", "b2b"),
     },
     "reduce": {"pull": pull.reduce, "eager": eager.reduce},
@@ -93,7 +98,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
 KINDS = tuple(BUILDERS)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
-SHARED_MEMORY = ("pull", "eager")  # ranks read the memory of others
+SHARED_MEMORY = ("pull", "eager", "staged")  # ranks read the memory of others
 MOST_EAGER = 64
 # Written with a codec after a plus: chain+pack, p2p+int8:64.
 COMPRESSED: dict[str, Callable[..., Schedule]] = {
@@ -161,9 +166,9 @@ def collective(
             f"{node_size}.",
             "Use hierarchical, ring or direct between nodes.",
         )
-    if algorithm == "eager" and num_ranks > MOST_EAGER:
+    if algorithm in ("eager", "staged") and num_ranks > MOST_EAGER:
         raise UsageError(
-            f"eager {kind}: num_ranks is {num_ranks}, expected at most {MOST_EAGER}.",
+            f"{algorithm} {kind}: num_ranks is {num_ranks}, expected at most {MOST_EAGER}.",
             "Use pull, direct or ring.",
         )
     build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]

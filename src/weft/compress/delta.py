@@ -5,14 +5,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from weft._core import CHANGES_CODEC, apply_changes, changes_room, check_changes, encode_changes
 from weft.compress.codec_registry import Codec, codec_of, is_lossless
-from weft.compress.frame import Octets
+from weft.compress.frame import Octets, check_frame_status
 from weft.errors import SizeError, UsageError
 
 PREFIX = "delta+"
 _MOST_BUFFERS = 1024  # per root; the buffer that was sent longest ago is dropped
 _MOST_KEPT = 32 << 20  # bytes for changes: no piece is longer
 _NEW, _KNOWN = 1, 0
+_CODEC_BYTE = 3  # of the header of a frame
 Send = Callable[[Octets], None]
 
 
@@ -21,7 +23,8 @@ class Delta:
 
     Sender and receivers each have one; all start with zeros. A lossless codec encodes the bits that
     differ, a lossy one the difference. Both sides then hold the decoded sum, so errors do not
-    accumulate. A frame that cannot be decoded changes nothing.
+    accumulate. A frame that cannot be decoded changes nothing. ``delta+pack`` lists the values
+    that changed where these are few.
     """
 
     def __init__(self, name: str, dtype: str, nbytes: int) -> None:
@@ -35,11 +38,20 @@ class Delta:
         self.name, self.dtype = PREFIX + self.codec.name, dtype
         self.held: Octets = np.zeros(nbytes, np.uint8)
         self._changes: Octets = np.zeros(0, np.uint8)
-        self.room = self.codec.room
+        self._lists_changes = self.codec.name == "pack"
+        self._word = word_bytes(dtype)
+
+    def room(self, nbytes: int) -> int:
+        """Return the bytes that ``encode`` may need for a chunk of ``nbytes``."""
+        return max(self.codec.room(nbytes), changes_room(nbytes) if self._lists_changes else 0)
 
     def encode(self, chunk: Octets, out: Octets, at: int = 0) -> int:
         """Write the frame of ``chunk``, which is at byte ``at`` of the buffer."""
         held = self._held(chunk, at)
+        if self._lists_changes and len(chunk) % self._word == 0:
+            size = encode_changes(chunk, held, out, self._word)
+            if size:
+                return size
         size = self.codec.encode(self.difference(chunk, at), out)
         if self.exact:
             held[:] = chunk
@@ -50,8 +62,21 @@ class Delta:
     def decode(self, frame: Octets, chunk: Octets, at: int = 0) -> None:
         """Decode a frame into ``chunk``, which is at byte ``at`` of the buffer."""
         held = self._held(chunk, at)
-        self._decode(frame, held, at)
+        if self._lists_changes and is_list_of_changes(frame):
+            check_frame_status(check_changes(frame, held, self._word), self.name)
+            apply_changes(frame, held, self._word)
+        else:
+            self._decode(frame, held, at)
         chunk[:] = held
+
+    def encoded_bytes(self, chunk: Octets, at: int = 0) -> int:
+        """Return the length that the frame of ``chunk`` would have."""
+        out = np.empty(self.room(len(chunk)), np.uint8)
+        if self._lists_changes and len(chunk) % self._word == 0:
+            size = encode_changes(chunk, self._held(chunk, at).copy(), out, self._word)
+            if size:
+                return size
+        return self.codec.encode(self.difference(chunk, at), out)
 
     def difference(self, chunk: Octets, at: int = 0) -> Octets:
         """Return the change from the state to ``chunk``; the next call reuses its memory."""
@@ -156,6 +181,16 @@ def _finite(held: Octets) -> NDArray[np.float32]:
     if doubtful:
         values[~np.isfinite(values)] = 0
     return values
+
+
+def word_bytes(dtype: str) -> int:
+    """Return the bytes of the words in which changes of a dtype are listed."""
+    return 4 if dtype in ("float32", "int32") else 2
+
+
+def is_list_of_changes(frame: Octets) -> bool:
+    """Return whether a frame lists the values that changed."""
+    return len(frame) > _CODEC_BYTE and int(frame[_CODEC_BYTE]) == CHANGES_CODEC
 
 
 def is_delta(name: str) -> bool:

@@ -6,7 +6,7 @@ units; units of one L2 slice work on a block of tiles and share the panels of bo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
@@ -52,6 +52,8 @@ class Grid:
     tile_seconds: float  # on a unit of its own
     slots: int  # workgroups that fit on a unit
     pieces: int = 1  # in which each tile is handed out
+    cluster: int = 1  # workgroups that share what they load of one operand
+    dealt: int = 0  # persistent workgroups that got lists of tiles beforehand; 0: none
 
     @property
     def rows(self) -> int:
@@ -63,9 +65,18 @@ class Grid:
         """How many workgroups there are."""
         return self.rows * -(-self.n // self.tile[1])
 
+    @property
+    def handed_out(self) -> tuple[int, float]:
+        """How many pieces of work units take, and how long each is: tiles, parts or lists."""
+        if self.dealt:
+            lists = min(self.dealt, self.tiles)
+            return lists, self.tile_seconds * ceil(self.tiles / lists)
+        return self.tiles * self.pieces, self.tile_seconds / self.pieces
+
     def seconds(self, units: int) -> float:
         """What the units take: in waves, the last of which may be nearly empty."""
-        return ceil(self.tiles * self.pieces / units) * self.tile_seconds / self.pieces
+        count, each = self.handed_out
+        return ceil(count / units) * each
 
     def traffic(self, units: Floats, device: Device) -> Floats:
         """Bytes beyond the L2 on so many units, lines that are fetched again included.
@@ -89,8 +100,12 @@ class Grid:
         return live / (device.l2_bytes / device.kernels.l2_slices)
 
     def inner_traffic(self) -> float:
-        """Bytes that the L2 gives to the units: every tile loads its own panels."""
-        return float(self.tiles * sum(self.tile) * self.k * self.item)
+        """Bytes that the L2 gives to the units: every tile loads its own panels.
+
+        The workgroups of a cluster lie along the shorter side and load the longer one once.
+        """
+        rows = min(self.tile) + max(self.tile) / self.cluster
+        return self.tiles * rows * self.k * self.item
 
     def traffic_on(self, units: int, device: Device) -> float:
         """The same for one number of units, without arrays: libraries try many tiles."""
@@ -164,11 +179,17 @@ def gemm_grid(
 ) -> Grid:
     """The grid that a library chooses: the fastest on the whole device, alone.
 
-    Persistent kernels are written for one tile, the largest.
+    Persistent kernels are written for one tile, the largest. One with a static schedule has a
+    workgroup for each unit, with a list of tiles; a workgroup that finds no unit free waits for one
+    with all of its list.
     """
-    if family != "gemm":
-        return _grid(shape, dtype, TILES[0], device)
-    grids = [_grid(shape, dtype, tile, device) for tile in TILES]
+    fits = [tile for tile in TILES if _by_registers(tile, device)] or TILES[-1:]
+    grids = [_grid(shape, dtype, tile, device) for tile in fits]
+
+    if family == "gemm-static":
+        return replace(grids[0], dealt=device.units)
+    if family == "gemm-stealing":
+        return grids[0]
 
     def measured(grid: Grid) -> float:
         loads = grid.inner_traffic() / device.kernels.l2_rate
@@ -185,11 +206,15 @@ def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
     recipe, slots = recipe_of(dtype), _slots(tile, device)
     items = ceil(recipe.activation), ceil(recipe.output)
-    return Grid(*shape, *items, tile, seconds, slots, device.kernels.pieces)
+    kernels = device.kernels
+    return Grid(*shape, *items, tile, seconds, slots, kernels.pieces, kernels.cluster)
 
 
 def _slots(tile: tuple[int, int], device: Device) -> int:
     """Two buffers of a step stand in local memory; sums of 4 bytes fill half of the registers."""
     by_memory = device.kernels.local_bytes // (sum(tile) * STEP * 2)
-    by_registers = device.kernels.register_bytes // (tile[0] * tile[1] * 4 * 2)
-    return max(1, min(by_memory, by_registers))
+    return max(1, min(by_memory, _by_registers(tile, device)))
+
+
+def _by_registers(tile: tuple[int, int], device: Device) -> int:
+    return device.kernels.register_bytes // (tile[0] * tile[1] * 4 * 2)

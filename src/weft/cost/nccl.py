@@ -72,6 +72,11 @@ def library_price(
     Without a version it is the newest that was measured. The part of a time that grows with the
     size follows the rate of the links, compared with the machine that was measured.
     """
+    other = _fallback(platform, kind, name)
+    if other:
+        found = library_price(platform, kind, nbytes, name=other, dtype=dtype)
+        notes = f"{name} leaves it to {other}", found.note
+        return replace(found, note="; ".join(filter(None, notes)))
     if platform.num_nodes > 1 or _has_no_table(platform, kind, name):
         return _by_algorithms(platform, kind, nbytes, name, version)
     known, num_ranks = _library_on(platform, name), platform.num_ranks
@@ -97,6 +102,17 @@ def own_seconds(platform: Platform, price: LibraryPrice) -> float:
     device, others = platform.require_device(), np.arange(1, platform.num_ranks)
     meeting = latencies(platform.levels, np.zeros_like(others), others).max() + device.signal
     return max(0.0, price.seconds - device.launch - float(meeting))
+
+
+def _fallback(platform: Platform, kind: str, name: str) -> str:
+    """Return the library to which a server leaves a collective; "" where it has its own kernel."""
+    if name not in library_names() or platform.device is None or platform.libraries:
+        return ""
+    if not any(library(name, each).fallback for each in library_devices(name)[:1]):
+        return ""
+    known = _library_on(platform, name)
+    alone = platform.num_nodes == 1 and known.serves(kind, platform.num_ranks)
+    return "" if alone else known.fallback
 
 
 def _has_no_table(platform: Platform, kind: str, name: str) -> bool:

@@ -60,6 +60,10 @@ _TREES = (
     Protocol(8.4e-6, 4.0e-6, 14e-6, 0.92),
 )
 _ALONE_LL128 = 0.7
+# A broadcast or a reduction to one rank goes along the ring as a chain: it ends when its first
+# piece has passed every rank. Seconds of one rank, fitted to the ZeRO-1 steps of InternEvo on 16 to
+# 1,024 A100, whose owners broadcast their weights (its train_performance.md, @c628a8c87411).
+_CHAIN_STEP = 14e-6
 # A tree is slower than its links at sizes that fill its pipeline badly: bytes, share of the rate.
 _TREE_SIZES = np.log2([1 << 10, 1 << 16, 1 << 22, 1 << 26])
 _TREE_SHARES = (1.0, 0.6, 0.6, 0.9)
@@ -106,6 +110,8 @@ def _ring(network: NodeNetwork, kind: str, nbytes: int, bus: float, law: Law) ->
     between = rounds * (network.nodes - 1)
     inside = rounds * (network.ranks - 1) - between
     crossing = nbytes * bus_factor(kind, network.ranks)
+    if kind in ("broadcast", "reduce") and network.nodes > 1:
+        return law["entry"] + (network.ranks - 1) * _CHAIN_STEP + crossing / bus
     found = []
     for protocol in _RINGS:
         entry = law["entry"] if protocol.entry is None else protocol.entry

@@ -129,11 +129,20 @@ def price_columns(
         law = _carried_over(law, catalogue_device(device.like), device, dtype)
     elif "datasheet, by" in model:
         law = _within_achieved(law, device, dtype)
+    arrives = recipe_of(dtype).arrives and "quantise" in law
+    if arrives:  # the correction is of kernels that quantize
+        launch = _fit(device, family.law, "bf16", library)[0].law["launch"]
+        law = {**law, "quantise": 0.0, "row": 0.0, "launch": launch}
     seconds = family.formula(full, device, recipe_of(dtype), law)
-    if fit.correction is not None:
+    if fit.correction is not None and not arrives:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
-    low = np.exp(-np.hypot(wider * np.log(fit.low), family.elsewhere))
-    high = np.exp(np.hypot(wider * np.log(fit.high), family.elsewhere))
+    down = up = family.elsewhere
+    if "scaled by" in model and recipe_of(dtype).by_device:
+        others = find_fit(ANY, family.law, dtype, library)
+        if others is not None:  # a sibling is half as far as a device of another kind
+            down, up = -0.5 * np.log(others.low), 0.5 * np.log(others.high)
+    low = np.exp(-np.hypot(wider * np.log(fit.low), down))
+    high = np.exp(np.hypot(wider * np.log(fit.high), up))
     return KernelPrices(seconds, seconds * low, seconds * high, model)
 
 

@@ -1,53 +1,104 @@
-"""Device functions that reach other ranks: store values, publish them, set and wait for flags.
+"""Device functions that reach other ranks: store values, publish them, raise and wait for flags.
 
-Inside a node a peer's buffer is an address: values are stored into it, and then its flag is set
+Inside a node a peer's buffer is an address: values are stored into it, and then its flag is raised
 with release at system scope. Data for another node is stored into an outbox in this rank's memory,
 and a descriptor in a queue asks a host thread to send it (see ``torch_proxy``). A peer address of 0
 means that the peer is not reachable by stores.
+
+A flag holds the number of the last execution (epoch) that raised it, so nothing is ever cleared:
+
+    waves of a program   store ── s_waitcnt ──┐
+                         store ── s_waitcnt ──┴─ barrier ── count parts ── raise flag := epoch
+    receiver             wait until flag - epoch >= 0 (acquire), then read
 """
 
 import triton
 import triton.language as tl
 
-FIELDS = 3  # of a descriptor: valid, destination rank, slice number
+FIELDS = 3  # of a descriptor: epoch (written last), destination rank, slice number
 _FIELDS = tl.constexpr(FIELDS)
 
 
 @triton.jit
-def place(peers, rank, there, outbox, here):
-    """Return where to store values for ``rank``: in its buffer, or in our outbox."""
-    base = tl.load(peers + rank)
-    address = tl.where(base != 0, base + 4 * there, outbox + 4 * here)
-    return address.to(tl.pointer_type(tl.float32))
+def stores_done(hip: tl.constexpr):
+    """Wait until the stores of all warps of this program have reached its cache.
+
+    A barrier of CUDA orders the stores of all threads before it with what follows (PTX memory
+    model, cumulativity). The barrier of gfx9 only waits for LDS: a wave may still have stores under
+    way when another one raises the flag, so every wave waits for its own stores first.
+    """
+    if hip:
+        tl.inline_asm_elementwise(
+            "s_waitcnt vmcnt(0)\n\tv_mov_b32 $0, $1",
+            "=v,v,~{memory}",
+            [tl.program_id(0)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    tl.debug_barrier()
 
 
 @triton.jit
-def completes(counter, parts):
-    """Count one more part of a slice; return whether it was the last, which then sees all parts."""
-    tl.debug_barrier()  # every thread of this program has stored its values
-    return tl.atomic_add(counter, 1, sem="acq_rel", scope="sys") == parts - 1
+def completes(counter, parts, hip: tl.constexpr):
+    """Count one more part of a slice; return whether it was the last, which then sees all parts.
+
+    Every program releases at system scope: the caches of a GPU in several dies are written back by
+    the die that stored, not by the one that raises the flag. The last part resets the counter.
+    """
+    stores_done(hip)
+    last = tl.atomic_add(counter, 1, sem="acq_rel", scope="sys") == parts - 1
+    if last:
+        tl.atomic_xchg(counter, 0, sem="relaxed", scope="gpu")
+    return last
 
 
 @triton.jit
-def publish(peers, flags, rank, flag, queue, tail, part):
-    """Publish a complete slice to ``rank``: set its flag, or ask the host to send it."""
-    if tl.load(peers + rank) != 0:
-        raised = (tl.load(flags + rank) + 4 * flag).to(tl.pointer_type(tl.int32))
-        tl.atomic_add(raised, 1, sem="release", scope="sys")
+def raise_flag(flags, rank, index, epoch):
+    """Raise flag ``index`` of ``rank`` to ``epoch``; stores that were waited for come before it."""
+    flag = (tl.load(flags + rank) + 4 * index).to(tl.pointer_type(tl.int32))
+    tl.atomic_xchg(flag, epoch, sem="release", scope="sys")
+
+
+@triton.jit
+def announce(flags, rank, num_ranks, first, epoch):
+    """Signal all ranks that this one may be written to; those that stores do not reach are ready.
+
+    What goes to another node is received when its host asks for it.
+    """
+    for peer in range(num_ranks):
+        if tl.load(flags + peer) != 0:
+            raise_flag(flags, peer, first + rank, epoch)
+        else:
+            raise_flag(flags, rank, first + peer, epoch)
+
+
+@triton.jit
+def publish(outputs, flags, rank, index, part, epoch, queue, tail, hip: tl.constexpr):
+    """Publish a complete slice to ``rank``: raise its flag, or ask the host to send it."""
+    if tl.load(outputs + rank) != 0:
+        raise_flag(flags, rank, index, epoch)
     else:
         entry = queue + tl.atomic_add(tail, 1, sem="relaxed", scope="gpu") * _FIELDS
         tl.store(entry + 1, rank)
         tl.store(entry + 2, part)
-        tl.debug_barrier()
-        tl.atomic_xchg(entry, 1, sem="release", scope="sys")  # the host may read it now
+        stores_done(hip)
+        tl.atomic_xchg(entry, epoch, sem="release", scope="sys")  # the host may read it now
 
 
 @triton.jit
-def arrived(flag, count, patience):
-    """Wait until ``flag`` has reached ``count``; return whether it did within ``patience``."""
-    seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
-    looks = 0
-    while (seen < count) & (looks < patience):
-        seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
-        looks += 1
-    return seen >= count
+def arrived(flags, count, epoch, patience, block: tl.constexpr):
+    """Wait until ``count`` flags have reached ``epoch``; return whether they did in time.
+
+    ``block`` is a power of two >= ``count``; ``patience`` is a number of polls.
+    """
+    lane = tl.arange(0, block)
+    here = lane < count
+    seen = tl.atomic_add(flags + lane, 0, mask=here, sem="acquire", scope="sys")
+    late = tl.sum((here & (seen - epoch < 0)).to(tl.int32), axis=0)
+    polls = 0
+    while (late > 0) & (polls < patience):
+        seen = tl.atomic_add(flags + lane, 0, mask=here, sem="acquire", scope="sys")
+        late = tl.sum((here & (seen - epoch < 0)).to(tl.int32), axis=0)
+        polls += 1
+    return late == 0

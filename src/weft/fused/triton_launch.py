@@ -1,181 +1,593 @@
 """Launches fused kernels: on CPU tensors in Triton's interpreter, on a GPU in peer memory.
 
-``symmetric`` finds the memory of other GPUs through torch's symmetric memory. That path has not
-been run on hardware yet; everything else here runs in the tests.
+An operator owns what persists between executions: outputs and flags that every rank has, counters,
+and the number of the execution (epoch) in device memory, which each launch increments on its
+stream. The epoch on the host follows it for proxies of other nodes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import triton
+import triton.language as tl
 
+from weft.errors import RunTimeoutError, UsageError
 from weft.fused import triton_kernels as kernels
+from weft.fused.torch_proxy import Outbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from torch.distributed import ProcessGroup
 
-    from weft.fused.torch_proxy import Outbox
+PATIENCE = 1 << 24  # polls of a flag: some 10 s at about a microsecond each
+ELEMENTS = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+}
+_TILE = 4096  # elements of rows that a program has under way at once
+_MOST_BAGS = 64  # of an item
 
 
-@dataclass(frozen=True)
-class Peers:
-    """The addresses of every rank's output and flags; 0 for a rank that stores cannot reach.
+@dataclass(frozen=True, slots=True)
+class SymmetricTensor:
+    """A buffer that every rank has: the own one, and the address of each (0: not reachable)."""
 
-    ``leaving`` holds the data for those ranks, for a proxy that polls ``outbox``.
-    """
+    mine: torch.Tensor
+    addresses: torch.Tensor  # int64 on the device
 
-    rank: int
-    outputs: torch.Tensor  # int64, one address per rank
-    flags: torch.Tensor
-    outbox: Outbox
-    leaving: torch.Tensor
+
+class SymmetricMemory(Protocol):
+    """Where buffers that all ranks of a group store into come from."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the group."""
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks."""
-        return len(self.outputs)
+        """The number of ranks of the group."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the buffers."""
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
+        """Return zeros that every rank can store into. Collective."""
+
+    def largest(self, seconds: Sequence[float]) -> list[float]:
+        """Return the element-wise maximum over all ranks. Collective."""
 
 
-def symmetric(
-    shape: tuple[int, ...], group: ProcessGroup, **kind: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a buffer that every rank of ``group`` has, and the addresses of all of them."""
-    from torch.distributed import _symmetric_memory as memory
+class TorchSymmetricMemory:
+    """Symmetric memory of torch on CUDA and HIP devices (``torch.distributed._symmetric_memory``).
 
-    mine = memory.empty(shape, **kind)
-    handle = memory.rendezvous(mine, group)
-    return mine, torch.tensor(handle.buffer_ptrs, dtype=torch.int64, device=mine.device)
-
-
-def embedding_all_to_all(
-    tables: tuple[torch.Tensor, torch.Tensor],
-    bags: tuple[torch.Tensor, torch.Tensor],
-    peers: Peers,
-    place: tuple[int, int],
-    *,
-    slice_samples: int,
-) -> torch.Tensor:
-    """Look up and send; return ``wrong``, which is not 0 if an index was out of range.
-
-    ``tables``: their concatenated rows, and the first row of each. ``bags``: indices and offsets.
-    ``place``: the first local table and the number of tables on all ranks. Slice k of this rank's
-    samples is complete once each rank's flag has reached k + 1: see ``wait_for``.
+    Not yet run on hardware: ``weft gpu-check`` runs it. Only the ranks of one NVLink or xGMI domain
+    reach each other's memory; torch raises if they do not.
     """
-    weights, first_rows = tables
-    indices, offsets = bags
-    num_tables, dim = len(first_rows) - 1, weights.shape[1]
-    samples = (len(offsets) - 1) // num_tables // peers.num_ranks
-    programs = _programs(weights.device)
-    slices = ceil(samples / slice_samples)
-    wrong = torch.zeros(1, dtype=torch.int64, device=weights.device)
-    kernels.embedding_all_to_all_kernel[(programs,)](
-        weights,
-        first_rows,
-        indices,
-        offsets,
-        peers.outputs,
-        peers.flags,
-        _counters(peers.num_ranks * slices, weights.device),
-        peers.leaving.data_ptr(),
-        peers.outbox.queue,
-        peers.outbox.tail,
-        wrong,
-        peers.rank,
-        peers.num_ranks,
-        num_tables,
-        *place,
-        samples,
-        slice_samples,
-        dim=dim,
-        block=triton.next_power_of_2(dim),
-        num_programs=programs,
-    )
-    return wrong
+
+    def __init__(self, group: ProcessGroup | None, device: torch.device) -> None:
+        from torch.distributed import distributed_c10d as c10d
+
+        self.group = group if group is not None else c10d._get_default_group()  # noqa: SLF001
+        self.device = device
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the group."""
+        return self.group.rank()
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks of the group."""
+        return self.group.size()
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
+        """Return zeros that every rank can store into, at addresses of this process."""
+        from torch.distributed import _symmetric_memory as memory
+        from torch.distributed import barrier
+
+        mine = memory.empty(*shape, dtype=dtype, device=self.device)
+        handle = memory.rendezvous(mine, self.group)
+        mine.zero_()
+        addresses = torch.tensor(handle.buffer_ptrs, dtype=torch.int64, device=self.device)
+        barrier(group=self.group)  # nobody stores before all are zero
+        torch.cuda.synchronize(self.device)
+        return SymmetricTensor(mine, addresses)
+
+    def largest(self, seconds: Sequence[float]) -> list[float]:
+        """Return the element-wise maximum over all ranks."""
+        from torch.distributed import ReduceOp, all_reduce
+
+        values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
+        all_reduce(values, ReduceOp.MAX, group=self.group)
+        found: list[float] = values.tolist()
+        return found
 
 
-def gemv_all_reduce(
-    matrix: torch.Tensor,
-    vector: torch.Tensor,
-    slots: torch.Tensor,
-    peers: Peers,
-    *,
-    block_rows: int = 16,
-    block_columns: int = 128,
-    patience: int = 1 << 30,
-) -> torch.Tensor:
-    """Multiply, and leave the sum over ranks in every output; return 1 on a timeout, else 0.
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """How a kernel is launched: warps of a program, and programs of a compute unit."""
 
-    ``slots`` are the addresses of each rank's receive buffer for the summands of its part. In
-    Triton's interpreter a rank has one program, because all waiting programs must run at once.
+    num_warps: int = 4
+    programs_per_unit: int = 2
+
+    def programs(self, device: torch.device, interpreted: int = 2) -> int:
+        """Return how many programs run at once, all of them resident; a few if interpreted."""
+        if device.type == "cpu":
+            return interpreted
+        units: int = torch.cuda.get_device_properties(device).multi_processor_count
+        return units * self.programs_per_unit
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a launch; sums are not fused, as on the CPU."""
+        return {"num_warps": self.num_warps, "enable_fp_fusion": False}
+
+
+Config = TypeVar("Config", bound=LaunchConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingConfig(LaunchConfig):
+    """Samples of an item, and rows of each of its bags that are loaded together."""
+
+    bags: int = 16
+    unroll: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GemvConfig(LaunchConfig):
+    """The tile of the matrix that a program loads at once."""
+
+    block_rows: int = 16
+    block_columns: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig(LaunchConfig):
+    """The tile of a product; a band of ``block_m`` rows is what tiles are counted in."""
+
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 32
+
+
+def embedding_configs(dim: int) -> list[EmbeddingConfig]:
+    """Return the configurations to try for tables of up to ``dim`` columns, the usual one first."""
+    usual = max(1, min(_MOST_BAGS, _TILE // triton.next_power_of_2(dim)))
+    found = [EmbeddingConfig(bags=usual, unroll=2)]
+    found += [EmbeddingConfig(bags=max(usual // 2, 1), unroll=unroll) for unroll in (2, 4)]
+    found += [
+        EmbeddingConfig(bags=usual, unroll=1, programs_per_unit=4),
+        EmbeddingConfig(bags=usual, unroll=2, num_warps=8),
+    ]
+    return found
+
+
+GEMV_CONFIGS = (
+    GemvConfig(),
+    GemvConfig(block_rows=8, block_columns=512),
+    GemvConfig(block_rows=4, block_columns=1024),
+    GemvConfig(block_rows=16, block_columns=256, programs_per_unit=4),
+)
+GEMM_CONFIGS = (
+    GemmConfig(programs_per_unit=1, num_warps=8),
+    GemmConfig(block_n=256, programs_per_unit=1, num_warps=8),
+    GemmConfig(block_n=64, programs_per_unit=2),
+)
+
+
+def autotune(
+    configs: Sequence[Config],
+    run: Callable[[Config], None],
+    memory: SymmetricMemory,
+    time: Callable[[Callable[[], None]], float],
+) -> Config:
+    """Return the configuration that is fastest on the slowest rank.
+
+    Kernels that wait for other ranks cannot be tuned by each rank alone: every rank runs every
+    configuration equally often, and all choose by the same times. Collective.
     """
-    rows, columns = matrix.shape
-    programs = _programs(matrix.device, interpreted=1)
-    late = torch.zeros(1, dtype=torch.int32, device=matrix.device)
-    kernels.gemv_all_reduce_kernel[(programs,)](
-        matrix,
-        vector,
-        slots,
-        peers.outputs,
-        peers.flags,
-        _counters(peers.num_ranks + 1, matrix.device),
-        late,
-        peers.rank,
-        peers.num_ranks,
-        rows // peers.num_ranks,
-        columns,
-        patience,
-        block_rows=block_rows,
-        block_columns=block_columns,
-        num_programs=programs,
-    )
-    return late
+    seconds = []
+    for config in configs:
+        run(config)  # compiles it, and warms up
+        seconds.append(time(partial(run, config)))
+    slowest = memory.largest(seconds)
+    return configs[slowest.index(min(slowest))]
 
 
-def gemm_all_to_all(
-    a: torch.Tensor, b: torch.Tensor, peers: Peers, *, tile: tuple[int, int, int] = (64, 64, 32)
-) -> None:
-    """Multiply, and send the rows of each rank to it, a band of ``tile[0]`` rows at a time."""
-    inner, columns = b.shape
-    rows = len(a) // peers.num_ranks
-    programs = _programs(a.device)
-    kernels.gemm_all_to_all_kernel[(programs,)](
-        a,
-        b,
-        peers.outputs,
-        peers.flags,
-        _counters(peers.num_ranks * ceil(rows / tile[0]), a.device),
-        peers.leaving.data_ptr(),
-        peers.outbox.queue,
-        peers.outbox.tail,
-        peers.rank,
-        peers.num_ranks,
-        rows,
-        columns,
-        inner,
-        block_m=tile[0],
-        block_n=tile[1],
-        block_k=tile[2],
-        num_programs=programs,
-    )
+@dataclass
+class Epochs:
+    """The number of the current execution, on the device and on the host."""
+
+    device: torch.device
+    first: int = 0
+    host: int = field(init=False)
+    on_device: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.host = self.first
+        self.on_device = torch.full((1,), self.first, dtype=torch.int32, device=self.device)
+
+    def advance(self) -> None:
+        """Begin an execution: flags of earlier ones are behind from here on."""
+        self.on_device += 1  # wraps, as flags and their comparison do
+        self.host = (self.host + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def wait_for(flags: torch.Tensor, counts: torch.Tensor, *, patience: int = 1 << 30) -> torch.Tensor:
-    """Block the stream until every flag has its count; return 0, or 1 + a flag that timed out."""
-    late = torch.zeros(1, dtype=torch.int32, device=flags.device)
-    kernels.wait_kernel[(len(counts),)](flags, counts, late, patience)
-    return late
+class FusedOperator:
+    """What the fused operators share: flags, counters, epochs, and how they wait."""
+
+    def __init__(
+        self, memory: SymmetricMemory, num_flags: int, num_counters: int, *, epoch: int, queue: int
+    ) -> None:
+        self.memory, self.device = memory, memory.device
+        self.num_ranks, self.rank = memory.num_ranks, memory.rank
+        self.flags = memory.allocate((max(num_flags, 1),), torch.int32)
+        self.flags.mine.fill_(epoch)
+        self.epochs = Epochs(self.device, epoch)
+        self.counters = torch.zeros(max(num_counters, 1), dtype=torch.int32, device=self.device)
+        self.trouble = torch.zeros(2, dtype=torch.int64, device=self.device)
+        self.outbox = Outbox(queue, self.device)
+        self.hip = self.device.type == "cuda" and torch.version.hip is not None
+        self.peers = triton.next_power_of_2(self.num_ranks)
+
+    def begin(self) -> None:
+        """Prepare the next launch on the current stream."""
+        self.epochs.advance()
+        self.outbox.tail.zero_()
+
+    def wait(self, first: int, count: int, patience: int = PATIENCE) -> None:
+        """Block the stream until some of this rank's flags are raised in this epoch."""
+        if count:
+            kernels.wait_kernel[(1,)](
+                self.flags.mine[first:],
+                self.epochs.on_device,
+                self.trouble,
+                count,
+                patience,
+                block=triton.next_power_of_2(count),
+            )
+
+    def check(self) -> None:
+        """Raise what the kernels reported. Waits for them."""
+        position, late = self.trouble.tolist()
+        if late:
+            raise RunTimeoutError(
+                f"{type(self).__name__}: rank {self.rank} waited too long for other ranks.",
+                "All ranks must make the same calls; create the operator anew after a failure.",
+            )
+        if position:
+            self.trouble.zero_()
+            raise IndexError(f"index {position - 1} of a table is out of range")
 
 
-def _counters(count: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(count, dtype=torch.int32, device=device)
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """One table of this rank with its bags: rows x dim, and where its columns stand in a row."""
+
+    rows: torch.Tensor
+    indices: torch.Tensor  # int64
+    offsets: torch.Tensor  # int64, of all samples, and the end
+    column: int
+    factors: torch.Tensor | None = None  # of the indices
 
 
-def _programs(device: torch.device, interpreted: int = 2) -> int:
-    """Return one program per compute unit, so that all are resident; a few if interpreted."""
-    if device.type == "cpu":
-        return interpreted
-    return torch.cuda.get_device_properties(device).multi_processor_count
+class EmbeddingAllToAllOperator(FusedOperator):
+    """Pooled rows of this rank's tables for all samples, stored where the samples belong.
+
+    ``samples`` is the number of samples of each rank, ``width`` the columns of all tables, and
+    ``slice_samples`` how many are published together. The output is valid until the next launch.
+    """
+
+    def __init__(
+        self,
+        memory: SymmetricMemory,
+        samples: Sequence[int],
+        width: int,
+        *,
+        slice_samples: int = 512,
+        epoch: int = 0,
+    ) -> None:
+        self.samples, self.width, self.slice_samples = list(samples), width, slice_samples
+        self.most = max(self.samples)
+        self.num_slices = max(1, ceil(self.most / self.slice_samples))
+        ranks = memory.num_ranks
+        super().__init__(
+            memory,
+            (self.num_slices + 1) * ranks,
+            self.num_slices * ranks,
+            epoch=epoch,
+            queue=self.num_slices * ranks,
+        )
+        self.outputs = memory.allocate((self.most, width), torch.float32)
+        starts = torch.tensor([0, *self.samples]).cumsum(0)
+        self._starts = starts.to(self.device)
+        self._none = torch.zeros(1, 16, dtype=torch.float32, device=self.device)
+        self.leaving = torch.zeros(1, dtype=torch.float32, device=self.device)
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The rows of this rank's samples."""
+        return self.outputs.mine[: self.samples[self.rank]]
+
+    def launch(
+        self,
+        tables: Sequence[TableRows],
+        *,
+        mean: bool = False,
+        config: EmbeddingConfig | None = None,
+        patience: int = PATIENCE,
+    ) -> None:
+        """Look up and send; the output is complete after ``finish``."""
+        self.begin()
+        dims = [table.rows.shape[1] for table in tables]
+        config = config or embedding_configs(max(dims, default=1))[0]
+        local = sum(dims)
+        if self.slice_samples % config.bags:
+            raise UsageError(f"bags: {config.bags} does not divide {self.slice_samples}.")
+        if tables and bool((self.outputs.addresses == 0).any()):
+            shape = self.num_ranks, self.most, local
+            if self.leaving.shape != shape:
+                self.leaving = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        block = triton.next_power_of_2(max(dims, default=1))
+        kernels.embedding_all_to_all_kernel[(config.programs(self.device),)](
+            self._descriptors(tables),
+            self._starts,
+            self.outputs.addresses,
+            self.flags.addresses,
+            self.flags.mine,
+            self.counters,
+            self.epochs.on_device,
+            self.leaving.data_ptr(),
+            self.outbox.queue,
+            self.outbox.tail,
+            self.trouble,
+            self.rank,
+            self.num_ranks,
+            len(tables),
+            self.most,
+            self.width,
+            local,
+            self.slice_samples,
+            patience,
+            bags=config.bags,
+            unroll=config.unroll,
+            block=block,
+            vector=_vector(*dims, *(table.column for table in tables), self.width, local),
+            peers=self.peers,
+            element=ELEMENTS[tables[0].rows.dtype] if tables else tl.float32,
+            exact=all(dim == block for dim in dims),
+            mean=mean,
+            weighted=any(table.factors is not None for table in tables),
+            num_programs=config.programs(self.device),
+            hip=self.hip,
+            **config.options(),
+        )
+
+    def finish_slice(
+        self, number: int, senders: Sequence[int], *, patience: int = PATIENCE
+    ) -> None:
+        """Block the stream until a slice of the output is complete."""
+        first = number * self.num_ranks
+        if len(senders) == self.num_ranks:
+            self.wait(first, self.num_ranks, patience)
+        else:
+            for sender in senders:
+                self.wait(first + sender, 1, patience)
+
+    def slice_rows(self, number: int) -> slice:
+        """Return the rows of a slice of this rank's output."""
+        last = min((number + 1) * self.slice_samples, self.samples[self.rank])
+        return slice(number * self.slice_samples, last)
+
+    def _descriptors(self, tables: Sequence[TableRows]) -> torch.Tensor:
+        rows, before = [], 0
+        for table in tables:
+            count, dim = table.rows.shape
+            held = table.rows if count else self._none  # row 0 is read, and dropped
+            factors = 0 if table.factors is None else table.factors.data_ptr()
+            addresses = held.data_ptr(), table.indices.data_ptr(), table.offsets.data_ptr()
+            rows.append([*addresses, factors, count, dim, table.column, before])
+            before += dim
+        found = torch.tensor(rows or [[0] * kernels.TABLE_FIELDS], dtype=torch.int64)
+        return found.to(self.device, non_blocking=True)
+
+
+class GemvAllReduceOperator(FusedOperator):
+    """Products of a few vectors with a matrix, summed over all ranks: ``tokens`` x ``features``."""
+
+    def __init__(
+        self,
+        memory: SymmetricMemory,
+        tokens: int,
+        features: int,
+        *,
+        config: GemvConfig = GEMV_CONFIGS[0],
+        epoch: int = 0,
+    ) -> None:
+        self.tokens, self.features, self.config = tokens, features, config
+        self.part_rows = ceil(tokens * features / memory.num_ranks)
+        self.blocks = ceil(self.part_rows / config.block_rows)
+        super().__init__(memory, 2 * self.blocks * memory.num_ranks, 0, epoch=epoch, queue=1)
+        self.slots = memory.allocate((memory.num_ranks, self.part_rows), torch.float32)
+        self.results = memory.allocate((tokens, features), torch.float32)
+
+    def run(
+        self, matrix: torch.Tensor, vectors: torch.Tensor, *, patience: int = PATIENCE
+    ) -> torch.Tensor:
+        """Return the sums in float32, valid until the next call.
+
+        In Triton's interpreter a rank has one program, because all waiting programs must run at
+        once.
+        """
+        self.begin()
+        config = self.config
+        programs = config.programs(self.device, interpreted=1)
+        kernels.gemv_all_reduce_kernel[(programs,)](
+            matrix,
+            vectors,
+            self.slots.addresses,
+            self.results.addresses,
+            self.flags.addresses,
+            self.slots.mine,
+            self.flags.mine,
+            self.epochs.on_device,
+            self.trouble,
+            self.rank,
+            self.num_ranks,
+            self.tokens * self.features,
+            self.features,
+            self.part_rows,
+            matrix.shape[1],
+            patience,
+            block_rows=config.block_rows,
+            block_columns=config.block_columns,
+            peers=self.peers,
+            num_programs=programs,
+            hip=self.hip,
+            **config.options(),
+        )
+        self.wait(self.blocks * self.num_ranks, self.blocks * self.num_ranks, patience)
+        return self.results.mine
+
+
+@dataclass(frozen=True, slots=True)
+class RowSegment:
+    """Rows of the left factor with one target and one matrix, and their place at the target."""
+
+    target: int
+    row: int
+    rows: int
+    matrix: int
+    place: int
+
+
+class GemmAllToAllOperator(FusedOperator):
+    """Products whose rows belong to several ranks, stored there tile by tile.
+
+    ``rows`` is the most rows that a rank receives, ``slices`` the flags of each pair of ranks.
+    """
+
+    def __init__(
+        self,
+        memory: SymmetricMemory,
+        rows: int,
+        columns: int,
+        dtype: torch.dtype,
+        *,
+        slices: int = 4,
+        epoch: int = 0,
+    ) -> None:
+        self.columns, self.num_slices, self.dtype = columns, slices, dtype
+        ranks = memory.num_ranks
+        super().__init__(
+            memory, (slices + 1) * ranks, slices * ranks, epoch=epoch, queue=slices * ranks
+        )
+        self.outputs = memory.allocate((rows, columns), dtype)
+        self.leaving = torch.zeros(1, columns, dtype=dtype, device=self.device)
+
+    def launch(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        segments: Sequence[RowSegment],
+        *,
+        config: GemmConfig = GEMM_CONFIGS[0],
+        patience: int = PATIENCE,
+    ) -> None:
+        """Multiply rows of ``a`` by matrices of ``b`` (matrices x inner x columns), and send them.
+
+        How many slices arrive at a target follows from its segments (``slices_of``).
+        """
+        self.begin()
+        if bool((self.outputs.addresses == 0).any()) and len(self.leaving) != len(a):
+            shape = len(a), self.columns
+            self.leaving = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        tiles = torch.tensor(
+            list(self._bands(segments, config.block_m)) or [[0] * kernels.TILE_FIELDS],
+            dtype=torch.int64,
+        ).to(self.device, non_blocking=True)
+        num_tiles = sum(ceil(each.rows / config.block_m) for each in segments)
+        programs = config.programs(self.device)
+        kernels.gemm_all_to_all_kernel[(programs,)](
+            a,
+            b,
+            tiles,
+            self.outputs.addresses,
+            self.flags.addresses,
+            self.flags.mine,
+            self.counters,
+            self.epochs.on_device,
+            self.leaving.data_ptr(),
+            self.outbox.queue,
+            self.outbox.tail,
+            self.trouble,
+            self.rank,
+            self.num_ranks,
+            num_tiles,
+            self.columns,
+            a.shape[1],
+            *b.stride(),
+            self.num_slices,
+            patience,
+            block_m=config.block_m,
+            block_n=config.block_n,
+            block_k=config.block_k,
+            vector=_vector(self.columns),
+            peers=self.peers,
+            element=ELEMENTS[self.dtype],
+            num_programs=programs,
+            hip=self.hip,
+            **config.options(),
+        )
+
+    def slices_of(self, segments: Sequence[int], block_m: int) -> int:
+        """Return in how many slices segments of so many rows arrive from one rank."""
+        return min(self.num_slices, sum(ceil(rows / block_m) for rows in segments))
+
+    def finish(self, slices: Sequence[int], *, patience: int = PATIENCE) -> torch.Tensor:
+        """Block the stream until so many slices of every rank have arrived; return the rows."""
+        for part in range(self.num_slices):
+            senders = [rank for rank, count in enumerate(slices) if part < count]
+            if len(senders) == self.num_ranks:
+                self.wait(part * self.num_ranks, self.num_ranks, patience)
+            else:
+                for sender in senders:
+                    self.wait(part * self.num_ranks + sender, 1, patience)
+        return self.outputs.mine
+
+    def _bands(self, segments: Sequence[RowSegment], block_m: int) -> Iterator[list[int]]:
+        """Yield bands of all targets in turn, own ones last, with the slice each belongs to."""
+        bands: dict[int, list[RowSegment]] = {rank: [] for rank in range(self.num_ranks)}
+        for each in segments:
+            for start in range(0, each.rows, block_m):
+                rows = min(block_m, each.rows - start)
+                bands[each.target].append(
+                    replace(each, row=each.row + start, rows=rows, place=each.place + start)
+                )
+        order = [(self.rank + step) % self.num_ranks for step in range(1, self.num_ranks + 1)]
+        for targets in (order[:-1], order[-1:]):
+            longest = max((len(bands[target]) for target in targets), default=0)
+            for number in range(longest):
+                for target in targets:
+                    if number < len(bands[target]):
+                        yield self._band(bands[target], number)
+
+    def _band(self, bands: list[RowSegment], number: int) -> list[int]:
+        slices = min(self.num_slices, len(bands))
+        part = number * slices // len(bands)
+        members = sum(other * slices // len(bands) == part for other in range(len(bands)))
+        band = bands[number]
+        return [band.target, band.row, band.rows, band.matrix, band.place, part, members, 0]
+
+
+def _vector(*sizes: int) -> int:
+    """Return the largest of 8, 4, 2 and 1 that divides all sizes: elements of one access."""
+    return next(count for count in (8, 4, 2, 1) if all(size % count == 0 for size in sizes))

@@ -18,6 +18,9 @@ class DeviceStreams(Protocol):
     def stream(self, device: torch.device) -> Any:
         """Make a side stream of a device."""
 
+    def produced(self, devices: Sequence[torch.device]) -> Sequence[Any]:
+        """Return events after all that the current streams of these devices were given so far."""
+
     def issue(self, stream: Any, devices: Sequence[torch.device], work: Callable[[], None]) -> None:
         """Issue ``work``, which uses these devices, on the stream."""
 
@@ -37,6 +40,11 @@ class ImmediateStreams:
     def stream(self, device: torch.device) -> torch.device:
         """Return the device: it has no streams."""
         return device
+
+    def produced(self, devices: Sequence[torch.device]) -> tuple[()]:
+        """Return no event: everything is complete."""
+        del devices
+        return ()
 
     def issue(self, stream: Any, devices: Sequence[torch.device], work: Callable[[], None]) -> None:
         """Do it now."""
@@ -78,6 +86,15 @@ class SideStreams:
         """Make a side stream."""
         return _Side(_new_stream(device))
 
+    def produced(self, devices: Sequence[torch.device]) -> list[Any]:
+        """Record an event on the current stream of every CUDA device."""
+        found = []
+        for device in dict.fromkeys(each for each in devices if each.type == "cuda"):
+            event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(device))
+            found.append(event)
+        return found
+
     def issue(
         self, stream: _Side, devices: Sequence[torch.device], work: Callable[[], None]
     ) -> None:
@@ -101,7 +118,7 @@ class SideStreams:
         return event
 
     def wait(self, stream: _Side, event: Any) -> None:
-        """Make the side streams wait for the current ones."""
+        """Make the stream wait on its own device."""
         stream.own.wait_event(event)
 
     def finish(self, stream: _Side) -> None:

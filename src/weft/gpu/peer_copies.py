@@ -62,11 +62,18 @@ class PeerCopies:
         return mine[0] if mine else torch.device("cpu")
 
     def run(self) -> None:
-        """Issue every copy in an order that the flags allow, and wait until all have landed."""
+        """Issue every copy in an order that the flags allow, and wait until all have landed.
+
+        Copies begin behind what the current streams were given before: kernels that are still
+        writing what is to be copied.
+        """
         self._raised: dict[Any, list[Events]] = defaultdict(list)
         self._handed: dict[Any, list[tuple[int, Any, Events]]] = defaultdict(list)
+        before = self.streams.produced([tensor.device for tensor in self.tensors.values()])
         for thread in self._threads:
             thread.reset()
+            if thread.stream is not None:
+                self._wait(thread, tuple(before))
         left = self._threads
         while left:
             moved = [self._advance(thread) for thread in left]

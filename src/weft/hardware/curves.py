@@ -1,5 +1,6 @@
 """A library's collectives on a device: curves that were measured or fitted, and how far off."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -51,7 +52,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library on a device; ``node`` is the machine of the catalogue that it was measured on."""
+    """A library on a device; ``node`` is the machine of the catalogue that it was measured on.
+
+    Collectives, numbers of ranks and nodes that it has no kernel for it leaves to ``fallback``.
+    """
 
     name: str
     device: str
@@ -61,6 +65,11 @@ class Library:
     smallest: int
     largest: int
     fits: tuple[Fit, ...]
+    fallback: str = ""
+
+    def serves(self, collective: str, num_ranks: int) -> bool:
+        """Whether it has a kernel for so many ranks that was measured."""
+        return any(f.collective == collective and f.covers(num_ranks) for f in self.fits)
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -90,7 +99,16 @@ class AlgorithmFit:
 def version_key(version: str) -> tuple[int, ...]:
     """Order versions as numbers: 2.9 comes before 2.10.
 
+    A release comes after its candidates and before its patches.
+
     >>> sorted(["2.10", "2.9.1", "2.9"], key=version_key)
     ['2.9', '2.9.1', '2.10']
+    >>> sorted(["1.3.0", "1.3.0rc20", "1.3.0rc9", "1.3.0.post2"], key=version_key)
+    ['1.3.0rc9', '1.3.0rc20', '1.3.0', '1.3.0.post2']
     """
-    return tuple(int(part) for part in version.split("."))
+    release, kind, number = _VERSION.fullmatch(version).groups()  # type: ignore[union-attr]
+    rank = {None: 0, "rc": -1, ".post": 1}[kind]
+    return *map(int, release.split(".")), rank, int(number or 0)
+
+
+_VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:(rc|\.post)(\d+))?")

@@ -42,8 +42,10 @@ class Dma:
     ``drain`` (engine, once before a signal that follows copies: until the last of them is known
     to have landed, which copies back to back do not wait for), ``sync`` (until the completion
     stands in the host's memory) and ``observe`` (host, per completion that it looks at, one after
-    another). A copy of more than ``packet_bytes`` is several packets. ``paired_rate`` is what an
-    engine writes in sum while a command has two destinations, a broadcast or a swap.
+    another). A copy of more than ``packet_bytes`` is several packets. A copy behind one of another
+    source waits ``other_source`` for its first bytes; behind one of the same source they are there.
+    ``paired_rate`` is what an engine writes in sum while a broadcast has two destinations,
+    ``swap_rate`` while a swap exchanges two buffers: two streams that do not share what is read.
 
     ``collectives`` are those that a library of the device carries out by engines inside a node;
     engines copy and do not add, so a reduction is there only where a library adds by a kernel
@@ -68,7 +70,9 @@ class Dma:
     packet_bytes: Bytes
     drain: Seconds = 0.0
     observe: Seconds = 0.0
+    other_source: Seconds = 0.0
     paired_rate: RatedRate = None
+    swap_rate: RatedRate = None
     host_engines: Few = 1
     call: Seconds = 5.5e-6
     batched_call: Seconds = 2.6e-6
@@ -91,19 +95,27 @@ class Dma:
         """How many times as long a byte takes an engine that writes to two destinations."""
         return self.engine_rate / (self.paired_rate or self.engine_rate)
 
+    @property
+    def swapping(self) -> float:
+        """How many times as long a byte takes an engine that exchanges two buffers."""
+        return self.engine_rate / (self.swap_rate or self.engine_rate)
+
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """How kernels run on the units, next to each other and to copies.
 
     ``local_bytes`` of scratch memory, ``register_bytes`` and ``unit_threads`` of a unit bound the
-    workgroups on it; ``clock`` is that of its units at most, in GHz.
+    workgroups on it; ``clock`` is that of its units at most, in GHz; ``cluster`` workgroups of a
+    product share what they load of one operand.
     The L2 is ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in
     all; a workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used
     again. ``overcommit``: a GEMM keeps that many times the requests in flight that fill the
     memory. ``load_latency``: under full load a request takes 1 + that many times as long as on an
     idle device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
-    behind one with more workgroups than fit. ``staging``: how often what a collective kernel
+    behind one with more workgroups than fit. ``clock_coupling``: a product at its sustained rate
+    has all watts that the device may draw; of what traffic of others draws it gives up this share,
+    in clock (0: clocks stay). ``staging``: how often what a collective kernel
     brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed
     out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
     which a collective kernel fills the links; where they are not known, what a unit moves says so.
@@ -115,14 +127,16 @@ class Kernels:
     local_bytes: Bytes = 228 << 10
     register_bytes: Bytes = 256 << 10
     unit_threads: Few = 2048
+    cluster: Few = 1
     clock: Number = 1.5
     l2_slices: Few = 2
     l2_ways: Few = 16
     l2_rate: Rate = 5.5e12
     live_steps: Number = 1.4
     overcommit: Number = 2.0
-    load_latency: Number = 0.97
+    load_latency: Number = 0.93
     dispatch_share: Number = 0.016
+    clock_coupling: Number = 1.0
     staging: Number = 2.0
     pieces: Few = 1
     all_gather_units: FewOrNone = None

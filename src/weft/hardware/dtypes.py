@@ -16,6 +16,9 @@ class Recipe:
     operands, scales of block formats included. ``writes`` names the dtype of the result, which is
     not that of the operands where those are narrow: a product of fp8 operands writes bf16.
     ``measured`` names the dtype whose fit is closest in kind, where this one has none.
+    ``arrives`` says that activations come in the dtype of the operands: the kernel before wrote
+    them so, and the product has nothing to quantize. ``by_device``: libraries have another kernel
+    for every device, so a law carries over badly, to siblings as well.
     """
 
     math: str
@@ -23,6 +26,8 @@ class Recipe:
     weight: float
     writes: str
     measured: str = "bf16"
+    arrives: bool = False
+    by_device: bool = False
 
     @property
     def output(self) -> float:
@@ -40,7 +45,9 @@ RECIPES = {
     # known); static has its scale beforehand, block has a scale for every 128 elements.
     "fp8": Recipe("fp8", 1, 1, "bf16", "fp8"),
     "fp8_static": Recipe("fp8", 1, 1, "bf16", "fp8"),
-    "fp8_block": Recipe("fp8", 1, 1, "bf16", "fp8_block"),
+    "fp8_block": Recipe("fp8", 1, 1, "bf16", "fp8_block", by_device=True),
+    # Servers quantize inside the norm or activation before.
+    "fp8_fused": Recipe("fp8", 1, 1, "bf16", "fp8", arrives=True),
     "nvfp4": Recipe("fp4", 0.5625, 0.5625, "bf16", "nvfp4"),
     "int8": Recipe("int8", 1, 1, "bf16", "sq"),
     "sq": Recipe("int8", 1, 1, "bf16", "sq"),  # SmoothQuant: int8 activations and weights

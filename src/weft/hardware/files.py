@@ -28,7 +28,7 @@ from weft.hardware.measured import CodecRate, MeasuredNoise, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
-from weft.hardware.recorded_device import Copies, Exchange, Overheads, Products, Recorded, Slowdown
+from weft.hardware.recorded_device import Exchange, Overheads, Products, Recorded
 from weft.units import file_name
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
@@ -298,8 +298,9 @@ def _shared(reader: Reader, table: object, place: Place) -> Cores:
 def _recorded(reader: Reader, table: object) -> Recorded:
     """Read what traces showed: tables of tables, and a list of collectives."""
     place = reader.root.at("recorded")
-    kinds = {"host": Overheads, "products": Products, "copies": Copies, "slowdowns": Slowdown}
-    table = reader.table(table, place, [*kinds, "collectives"])
+    kinds = {"host": Overheads, "products": Products}
+    # Files of 0.1 also have rates of copies and slowdowns, which are not used.
+    table = reader.table(table, place, [*kinds, "collectives", "copies", "slowdowns"])
     exchanges = table.get("collectives", [])
     if not isinstance(exchanges, list):
         raise place.at("collectives").wrong(exchanges, "one [[recorded.collectives]] table each")

@@ -1,9 +1,13 @@
-"""What a trace showed of a machine beyond its numbers: host overheads, rates, collectives."""
+"""What a trace or a check on GPUs showed of a machine: host overheads, products, collectives.
+
+All of it is used by prices: overheads by the host of a step (``step.durations.host_of``), products
+and collectives by ``planner.prices``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weft.hardware.quantity import Bytes, Count, FlopRate, Number, Rate, Seconds
+from weft.hardware.quantity import Bytes, Count, FlopRate, Number, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +29,16 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """How fast matrices of one dtype were multiplied, in flop/s."""
+    """How fast matrices of one dtype were multiplied, in flop/s.
+
+    ``share`` is what they took over what they are priced at on the machine of the catalogue, the
+    median over all of them: by which products of the dtype are priced from then on.
+    """
 
     count: Count
     median: FlopRate
     best: FlopRate
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """How fast copies of one direction went."""
-
-    count: Count
-    median: Rate
-    best: Rate
+    share: Number = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All of it. ``slowdowns``: how many times as long kernels take next to communication."""
+    """All of it: overheads by operator (``all``: of every one), products by dtype."""
 
     host: Mapping[str, Overheads] = field(default_factory=dict, hash=False)
     products: Mapping[str, Products] = field(default_factory=dict, hash=False)
-    copies: Mapping[str, Copies] = field(default_factory=dict, hash=False)
     collectives: tuple[Exchange, ...] = ()
-    slowdowns: Mapping[str, "Slowdown"] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """How many times as long kernels of a family take next to communication."""
-
-    count: Count
-    median: Number
-    weighted: Number

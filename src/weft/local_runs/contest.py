@@ -1,5 +1,7 @@
 """Runs competing implementations in turn, round by round; only one of them is active at a time."""
 
+import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,6 +12,7 @@ from weft.local_runs.rank_team import Team
 
 LONG_ENOUGH = 10e-3  # seconds per measurement: short calls are repeated
 _MOST_CALLS = 1 << 16
+_REST = 2e-3  # seconds in which threads that spun after the last entry go to sleep
 _PATIENCE = 6.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
 
 
@@ -64,7 +67,7 @@ class ContestOutcome:
 def compete(
     entries: Mapping[str, ContestEntry], rounds: int, *, patience: float | None = None
 ) -> ContestOutcome:
-    """Run all entries in turn (A B A B), and check their results before and after.
+    """Run all entries in turn, in a random order, and check their results before and after.
 
     An entry that takes very long has fewer rounds than the others, but at least one. If one call
     takes longer than all rounds may, that call is its only round, and it is not checked again.
@@ -78,11 +81,14 @@ def compete(
     tried = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
     times = {name: [each.seconds] if each.lasts(patience) else [] for name, each in tried.items()}
     foreign = foreign_share()
+    order, names = random.Random(0), list(entries)  # noqa: S311 - only to vary who follows whom
     for _ in range(rounds):
-        for name, entry in entries.items():
+        order.shuffle(names)
+        for name in names:
             calls = tried[name].calls
             if sum(times[name]) * calls < patience:
-                times[name].append(_slowest(name, entry.team, calls))
+                time.sleep(_REST)
+                times[name].append(_slowest(name, entries[name].team, calls))
     for name, entry in entries.items():
         if not tried[name].lasts(patience):
             after, received[name] = _answers(name, entry.team)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.calibration.torch_op_calls import OpCall
     from weft.calibration.torch_op_times import OpTime
     from weft.calibration.torch_timed_steps import CapturedStep
-    from weft.workload import Workload
+    from weft.step import StepGraph
 
 STEPS = 2  # per measurement: the speed of a core changes within seconds
 # A message between processes of one machine by sockets: two wake-ups and two calls.
@@ -27,7 +27,7 @@ class Planned:
 
     model: SyntheticModel
     step: "CapturedStep"
-    workload: "Workload"
+    graph: "StepGraph"
     plan: Plan
     on: Platform
 
@@ -53,8 +53,8 @@ class Planned:
         times: "Mapping[OpCall, OpTime]",
     ) -> "Planned":
         """Plan a captured step by these durations of its ops."""
-        workload = step.timed(times, on, "gloo") if on.torch else step.workload
-        return cls(model, step, workload, plan(workload, on), on)
+        graph = step.timed(times, on, "gloo") if on.torch else step.graph
+        return cls(model, step, graph, plan(graph, on), on)
 
     def case(self, *, by_plan: bool, trace: str = "") -> dict[str, Any]:
         """Return the request for a rank."""

@@ -20,7 +20,7 @@ from weft.local_runs import synthetic_models
 from weft.local_runs.synthetic_models import RANKS, SyntheticModel, model_of
 from weft.local_runs.torch_synthetic_models import NUMBERS, Dense, TorchTransformer
 from weft.planner.plan import Plan
-from weft.workload import Op
+from weft.step import Op
 
 _RATE = 0.01
 _TURNS = 3  # sets of indices, used in turn
@@ -36,10 +36,9 @@ def captured(model: SyntheticModel) -> CapturedStep:
         lambda: PlannedJob(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
     steps = [
-        replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops))
-        for each in step.workload.steps
+        replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops)) for each in step.graph.steps
     ]
-    return replace(step, workload=replace(step.workload, steps=tuple(steps)))
+    return replace(step, graph=replace(step.graph, steps=tuple(steps)))
 
 
 def _is_dlrm(model: SyntheticModel) -> TypeGuard[synthetic_models.SyntheticDlrm]:

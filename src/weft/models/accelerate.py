@@ -75,7 +75,7 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
             "Known: DEEPSPEED, FSDP, MULTI_GPU, NO.",
         )
     notes = not_understood(str(path), [*unread, *keys.unread(_HARMLESS)])
-    return Imported(name, model, (*notes, *_batch_note(keys, model)))
+    return Imported(name, model, (*notes, *_batch_note(keys, model)), "eager")
 
 
 def _sharded(keys: Keys, model: Transformer, num_ranks: int) -> tuple[Transformer, list[str]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from weft.hardware.dtypes import item_bytes, output_dtype, product_bytes
 from weft.schedule.ir import Cost
-from weft.workload.step import WORLD, Collective, Op, Phase
+from weft.step.step_graph import WORLD, Collective, Op, Phase
 
 # The dtypes of generated models, with the bytes of one stored weight.
 ITEM_BYTES = {

@@ -98,7 +98,7 @@ def imported(
     ]  # fmt: skip
     unread = [f"zero_optimization.{key}" for key in zero.unread(_HARMLESS_ZERO)]
     unread += keys.unread(_HARMLESS)
-    return Imported(name, changed, (*notes, *not_understood(where, unread)))
+    return Imported(name, changed, (*notes, *not_understood(where, unread)), "deepspeed")
 
 
 def _batches(keys: Keys, dp: int) -> tuple[int, int]:

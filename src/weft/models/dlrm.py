@@ -11,7 +11,7 @@ from weft.errors import UsageError
 from weft.models.building import BUCKET, Ops
 from weft.models.tables import Shard, Table, table_wise
 from weft.schedule.ir import Cost
-from weft.workload.step import Memory, Op, Step, Workload
+from weft.step.step_graph import Memory, Op, RankStep, StepGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Dlrm:
 
 def build(
     name: str, model: Dlrm, num_ranks: int, shards: Sequence[Shard] | None = None
-) -> Workload:
+) -> StepGraph:
     """Make one step on ``num_ranks`` ranks, tables placed as ``shards`` say or by lookups."""
     if model.batch < num_ranks:
         raise UsageError(
@@ -85,9 +85,9 @@ def build(
     alike: dict[tuple[Op, ...], list[int]] = defaultdict(list)
     for ranks in _holding_alike(model, num_ranks, held):
         alike[tuple(_Rank(model, num_ranks, held[ranks[0]]).ops())] += ranks
-    steps = tuple(Step(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
+    steps = tuple(RankStep(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
     source = f"generated: {name}"
-    return Workload(name, num_ranks, steps, memory=_memory(model, num_ranks, held), source=source)
+    return StepGraph(name, num_ranks, steps, memory=_memory(model, num_ranks, held), source=source)
 
 
 def _holding_alike(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> list[list[int]]:

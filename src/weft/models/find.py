@@ -14,7 +14,7 @@ from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.models.importers import format_of
 from weft.models.job import Job
 from weft.models.named import generate, job_of
-from weft.workload.step import Workload
+from weft.step.step_graph import StepGraph
 
 
 def find_workload(
@@ -23,7 +23,7 @@ def find_workload(
     settings: Mapping[str, str] | None = None,
     *,
     every_rank: bool = False,
-) -> Workload:
+) -> StepGraph:
     """Make or read the workload that ``spec`` names, for ``num_ranks`` ranks."""
     given = dict(settings or {})
     if ":" in spec and not Path(spec).exists():
@@ -60,14 +60,14 @@ def is_configuration(spec: str) -> bool:
         return False
 
 
-def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
+def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> StepGraph:
     if settings:
         raise UsageError(f"{path} is a finished workload: --set {next(iter(settings))} is too late")
     try:
         text = path.read_bytes()
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
-    workload = Workload.from_json(text)
+    workload = StepGraph.from_json(text)
     if workload.num_ranks != num_ranks:
         raise UsageError(
             f"{path} is for {workload.num_ranks} ranks, not {num_ranks}",
@@ -78,7 +78,7 @@ def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
 
 def _captured(
     spec: str, num_ranks: int, settings: Mapping[str, str], *, every_rank: bool
-) -> Workload:
+) -> StepGraph:
     """Capture ``package.module:function``; settings become its keyword arguments."""
     step = _function(spec)
     for key in settings:

@@ -26,13 +26,13 @@ from weft.models.transformer_memory import fullest_memory
 from weft.models.transformer_step import Stage, stage_ranks
 from weft.schedule.ir import Cost
 from weft.step import StepEngine
-from weft.workload.step import Collective, Op, Phase, Step, Workload
+from weft.step.step_graph import Collective, Op, Phase, RankStep, StepGraph
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.stacks import Stack
     from weft.models.transformer import Transformer
-    from weft.workload import HostModel, PriceSource
+    from weft.step import HostModel, PriceSource
 
 MANY_OPS = 60_000  # of a step, from which on it is folded
 _TURNS = 2  # times the stages: micro batches that are left of a pipeline, so that it is steady
@@ -94,7 +94,7 @@ class Folding:
     engines: list[tuple[StepEngine, float]] = field(default_factory=list)  # and their share
     _known: dict[object, PassCost] = field(default_factory=dict)
 
-    def workload(self, num_micro: int = 0) -> Workload:
+    def graph(self, num_micro: int = 0) -> StepGraph:
         """Make the folded step; ``num_micro`` micro batches of it are written one by one."""
         model, layout = self.model, Layout(self.model, self.num_ranks)
         memory, whole = fullest_memory(model, layout), layout.num_micro
@@ -105,10 +105,10 @@ class Folding:
         steps = []
         for stage in range(model.pp):
             ops = self._stage(Stage(model, layout, stage), whole - kept)
-            steps.append(Step(stage_ranks(model, self.num_ranks, stage), tuple(ops)))
+            steps.append(RankStep(stage_ranks(model, self.num_ranks, stage), tuple(ops)))
         source = f"generated: {self.name}"
         groups = layout.groups
-        made = Workload(self.name, self.num_ranks, tuple(steps), groups, memory, source=source)
+        made = StepGraph(self.name, self.num_ranks, tuple(steps), groups, memory, source=source)
         return self.stack.applied(made) if self.stack is not None else made
 
     def _stage(self, stage: Stage, left_out: int) -> list[Op]:
@@ -195,12 +195,12 @@ class Folding:
                 stage.write_alone(Pass(part, micro, chunk))
         block = self.num_ranks // self.model.pp
         groups = {n: g for n, g in stage.layout.groups.items() if n not in _APART}
-        step = Step(tuple(range(block)), tuple(stage.made.ops))
-        workload = Workload(self.name, block, (step,), groups)
+        step = RankStep(tuple(range(block)), tuple(stage.made.ops))
+        graph = StepGraph(self.name, block, (step,), groups)
         if self.stack is not None:
-            workload = self.stack.applied(workload)
-            (step,) = workload.steps
-        engine = StepEngine(workload, self.platform, self.prices, host=self.host)
+            graph = replace(self.stack, between_steps=0.0).applied(graph)
+            (step,) = graph.steps
+        engine = StepEngine(graph, self.platform, self.prices, host=self.host)
         run = engine.run()
         self.engines.append((engine, run.seconds))
         families, moved = defaultdict[str, float](float), defaultdict[Collective, int](int)
@@ -238,3 +238,17 @@ def ops_of(model: Transformer, num_ranks: int) -> int:
         stage.write_alone(each)
     chunks = model.pp * model.interleave
     return layout.num_micro * chunks * (len(stage.made.ops) + 4)
+
+
+def shortened(model: Transformer, num_ranks: int) -> Transformer:
+    """Return the model with as many micro batches as give a step of ``MANY_OPS`` ops, or one.
+
+    An interleaved pipeline keeps one for every stage.
+    """
+    ops = ops_of(model, num_ranks)
+    if model.mode != "train" or ops <= MANY_OPS:
+        return model
+    layout = Layout(model, num_ranks)
+    turn = model.pp if model.interleave > 1 else 1
+    kept = max(1, MANY_OPS * layout.num_micro // ops // turn) * turn
+    return replace(model, batch=kept * layout.micro * layout.dp, micro_batch=layout.micro)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.models import dlrm, transformer_step
 from weft.models.dlrm import Dlrm
-from weft.models.stacks import stack_named
+from weft.models.stacks import Stack, stack_named
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import StageMemory, stage_memories
 
 if TYPE_CHECKING:
-    from weft.workload.step import Workload
+    from weft.step.step_graph import StepGraph
 
 # Settings that are always told, also where they are as usual.
 _TOLD = ("batch", "micro_batch", "seq", "dtype", "tp", "cp", "pp", "dp", "ep", "recompute")
@@ -24,6 +24,8 @@ class Job:
     """A model on so many ranks; ``notes`` name what a file asks for and the model leaves out.
 
     ``stack`` names the software that runs it; "" runs its kernels as the cost models price them.
+    ``products`` is how much longer its products take than the stack says, as on a machine whose
+    clocks fall under a power limit.
     """
 
     name: str
@@ -31,12 +33,21 @@ class Job:
     num_ranks: int
     notes: tuple[str, ...] = ()
     stack: str = ""
+    products: float = 1.0
 
-    def workload(self) -> Workload:
+    @property
+    def software(self) -> Stack | None:
+        """The stack that runs it; None: kernels as the cost models price them."""
+        if not self.stack and self.products == 1.0:
+            return None
+        found = stack_named(self.stack) if self.stack else Stack("")
+        return replace(found, products=found.products * self.products)
+
+    def graph(self) -> StepGraph:
         """Make the step of the job."""
         build = dlrm.build if isinstance(self.model, Dlrm) else transformer_step.build
         found = build(self.name, self.model, self.num_ranks)  # type: ignore[arg-type]
-        return stack_named(self.stack).applied(found) if self.stack else found
+        return found if self.software is None else self.software.applied(found)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -108,14 +119,19 @@ class Job:
             total += each * seen
         return total
 
-    def throughput(self, seconds: float, peak: float) -> dict[str, float]:
+    def throughput(self, seconds: float, peak: float, gpu_hour: float = 0.0) -> dict[str, float]:
         """Return what the job does in a second, and the share of ``peak`` flop/s that is.
 
-        ``mfu`` is model flop utilization (arXiv 2204.02311) of one rank.
+        ``mfu`` is model flop utilization (arXiv 2204.02311) of one rank. With a price of a GPU for
+        an hour, ``gpu_hour``, it has the cost of a million tokens, or samples, in that currency.
         """
         if not seconds:
             return {}
         found = {"samples_per_second": self.model.batch / seconds}
+        if gpu_hour:
+            kind, count = ("tokens", self.tokens) if self.tokens else ("samples", self.model.batch)
+            step = self.num_ranks * gpu_hour * seconds / 3600
+            found[f"cost_per_million_{kind}"] = 1e6 * step / count
         if not self.tokens:
             return found
         rate = self.flops / seconds / self.num_ranks
@@ -126,10 +142,10 @@ class Job:
             "mfu": rate / peak,
         }
 
-    def row(self, seconds: float, peak: float) -> dict[str, Any]:
+    def row(self, seconds: float, peak: float, gpu_hour: float = 0.0) -> dict[str, Any]:
         """Return what programs read of a job in addition to its prediction."""
         return {
-            "throughput": self.throughput(seconds, peak),
+            "throughput": self.throughput(seconds, peak, gpu_hour),
             "settings": {
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in self.settings.items()

@@ -183,6 +183,10 @@ def is_megatron(document: Mapping[str, Any]) -> bool:
     return "num_layers" in _flat(document) and "hidden_size" in _flat(document)
 
 
+# Arguments that launch steps as CUDA graphs, whose host costs nothing.
+_CUDA_GRAPHS = ("enable_cuda_graph", "external_cuda_graph", "cuda_graph_impl")
+
+
 def read_megatron(path: Path, num_ranks: int, model: Transformer | None = None) -> Imported:
     """Read a script, a list of arguments or a YAML file; it has the whole shape of the model."""
     if model is not None:
@@ -200,8 +204,10 @@ def imported(arguments: Mapping[str, Any], name: str, where: str, num_ranks: int
     model, notes = _shape(keys)
     model = _run(keys, model)
     model, more = _layout(keys, model, num_ranks)
+    graphs = any(keys.get(key) not in (None, False, "none", "0") for key in _CUDA_GRAPHS)
+    stack = "mlperf" if graphs else "megatron"
     unread = keys.unread(_HARMLESS, _HARMLESS_STARTS)
-    return Imported(name, model, (*notes, *more, *not_understood(where, unread)))
+    return Imported(name, model, (*notes, *more, *not_understood(where, unread)), stack)
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:

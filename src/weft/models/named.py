@@ -19,8 +19,8 @@ from weft.models.torchtitan import is_torchtitan
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import AT_LEAST_ONE
 from weft.models.zoo import MODELS
+from weft.step.step_graph import StepGraph
 from weft.units import file_name
-from weft.workload.step import Workload
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset((*AT_LEAST_ONE, "topk"))
@@ -62,9 +62,9 @@ def workload_names() -> tuple[str, ...]:
     return (*DLRMS, *MODELS)
 
 
-def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Workload:
+def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> StepGraph:
     """Make a workload by name, or by a file that describes a model and its settings."""
-    return job_of(name, num_ranks, settings).workload()
+    return job_of(name, num_ranks, settings).graph()
 
 
 def job_of(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Job:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from weft.errors import FormatError, UnknownNameError, nearest
 from weft.hardware.files import read_toml
+from weft.models.transformer_step import HEAD_OPS
 from weft.schedule.ir import Cost
-from weft.workload.host import HostModel
-from weft.workload.step import Op, Step, Workload
+from weft.step.host_model import HostModel
+from weft.step.step_graph import Op, RankStep, StepGraph
 
 FOLDER = Path(__file__).parent / "stacks"
 _HOST = HostModel()
@@ -36,10 +37,12 @@ class Stack:
     ``attention_backward`` how much longer this program's variant takes. ``products`` is the
     duration of matrix products at sustained clocks over that of short runs. ``passes`` is how
     often element-wise kernels, norms and the like move their data, over the fused op list.
+    ``head`` is the same for the products of the vocabulary and the loss.
     ``copies`` is how often sharded weights and gradients are copied between parameters and the
     buffers of collectives. ``host`` is what the host spends on an op over the usual overheads of
     PyTorch, which is more where an op of the list is several kernels; 0: CUDA graphs. With
     ``blocking_messages`` the host waits for what it receives from other pipeline stages.
+    ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
     """
 
     name: str
@@ -49,17 +52,26 @@ class Stack:
     attention_backward: float = 1.0
     products: float = 1.0
     passes: float = 1.0
+    head: float = 1.0
     copies: float = 0.0
     host: float = 1.0
     blocking_messages: bool = False
+    between_steps: float = 0.0
 
-    def applied(self, workload: Workload) -> Workload:
+    def applied(self, graph: StepGraph) -> StepGraph:
         """Return the step as this stack runs it."""
-        steps = (_copied(step, self.copies) if self.copies else step for step in workload.steps)
+        steps = (_copied(step, self.copies) if self.copies else step for step in graph.steps)
         return replace(
-            workload,
-            steps=tuple(replace(s, ops=tuple(self._op(op) for op in s.ops)) for s in steps),
+            graph,
+            steps=tuple(replace(s, ops=self._ended([self._op(op) for op in s.ops])) for s in steps),
         )
+
+    def _ended(self, ops: list[Op]) -> tuple[Op, ...]:
+        """Add what the host does behind a step, once its last kernel has ended."""
+        if not self.between_steps or not ops:
+            return tuple(ops)
+        last = Op("between steps", "host", after=(len(ops) - 1,), seconds=self.between_steps)
+        return (*ops, last)
 
     def _op(self, op: Op) -> Op:
         cost = op.cost
@@ -69,6 +81,8 @@ class Stack:
             op = replace(op, blocking=op.blocking or op.collective.kind == "recv")
         if cost is None:
             return op
+        if op.name in HEAD_OPS:
+            cost = replace(cost, scale=cost.scale * self.head)
         if cost.family in _ATTENTION:
             forward = cost.family == "attention"
             scale = self.attention_forward if forward else self.attention_backward
@@ -103,7 +117,7 @@ def _read(name: str, found: Mapping[str, object]) -> Stack:
     return Stack(name, **found)  # type: ignore[arg-type]
 
 
-def _copied(step: Step, times: float) -> Step:
+def _copied(step: RankStep, times: float) -> RankStep:
     """Add the copies between parameters and the buffers of sharded collectives.
 
     Gathered weights are copied out before their first use, gradients in before they are reduced.

@@ -61,6 +61,9 @@ class Transformer:
     recompute: str = "none"  # none, selective (attention) or full
     math: str = ""
     flash: bool = True  # attention does not write its scores
+    fused_softmax: bool = False  # without flash: scale, causal mask and softmax in one kernel
+    fused_loss: bool = True  # cross entropy in one kernel, else in passes over fp32 logits
+    fused_accumulation: bool = True  # products add to gradients of earlier micro batches
     frozen: bool = False  # weights get no gradients
     scored: int = 0  # tokens of a sequence that are predicted, if not all
     interleave: int = 1  # chunks of layers that a stage of the pipeline holds
@@ -108,6 +111,7 @@ class Transformer:
     prefetch: int = 1  # layers whose weights are gathered ahead
     overlap_grad: bool = True  # gradients are reduced during the backward pass
     overlap_param: bool = True  # zero 1 and 2: weights are gathered in the next forward pass
+    param_broadcast: bool = False  # zero 1 and 2: owners of whole tensors broadcast them at the end
     bucket: int = 25 << 20  # bytes of gradients that are reduced together (DDP: 25 MiB)
     grad_dtype: str = ""  # of reduced gradients, where it is not that of activations
     schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe or zb (zero-bubble H1)

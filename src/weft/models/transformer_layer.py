@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 PIECES = 4  # of a product whose sum is overlapped: num_splits of Transformer Engine's userbuffers
 
+# Megatron's fused softmax takes so many score matrices in one block of threads (for 1,024 keys:
+# four warps, a row each); where their number does not divide by it, it runs torch's own ops.
+FUSED_SOFTMAX_MATRICES = 4
+
 
 class Layer:
     """One layer as a rank computes it: ``tokens`` at once, in ``pieces`` of unlike keys.
@@ -258,12 +262,12 @@ class Layer:
             for name, n, k in wide:
                 self._product(name, n, k)
         if model.qk_norm:
-            made.kernel("norm", "norm", self._normed_heads, model.head_dim)
+            made.kernel("norm", "norm", self.tokens, self._normed_width)
 
     def _queries_keys_values_backward(self) -> int:
         model, made = self.model, self.made
         if model.qk_norm:
-            made.kernel("norm backward", "norm-backward", self._normed_heads, model.head_dim)
+            made.kernel("norm backward", "norm-backward", self.tokens, self._normed_width)
         if not model.kv_rank:
             return self.column_backward("qkv", model.qkv_of(model.tp), model.hidden)
         wide, narrow = self._latent
@@ -278,9 +282,14 @@ class Layer:
         return -1
 
     @property
-    def _normed_heads(self) -> int:
+    def _normed_width(self) -> int:
+        """Elements of the queries and keys of a token on this rank.
+
+        Norms of single heads are short rows, of which a block of threads takes many: as many as
+        a token has are priced as one row.
+        """
         model = self.model
-        return self.tokens * (model.heads // model.tp + model.kv_heads_of(model.tp))
+        return model.head_dim * (model.heads // model.tp + model.kv_heads_of(model.tp))
 
     @property
     def _latent(self) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
@@ -318,8 +327,7 @@ class Layer:
             batch, heads, _, queries, keys, dim = self._attention_shape(self.pieces[0], kind)[:6]
             scores = batch * heads * queries * keys
             made.bmm("scores", batch * heads, queries, keys, dim)
-            made.moving("mask", 2 * scores)
-            made.kernel("softmax", "softmax", batch * heads * queries, keys)
+            self._softmax(batch * heads, queries, keys)
             made.moving("dropout", 2 * scores)
             made.bmm("values", batch * heads, queries, dim, keys)
 
@@ -336,10 +344,36 @@ class Layer:
             made.bmm("values input gradient", batch * heads, queries, keys, dim)
             made.bmm("values gradient", batch * heads, keys, dim, queries)
             made.moving("dropout backward", 3 * scores)
-            made.kernel("softmax backward", "softmax-backward", batch * heads * queries, keys)
-            made.moving("mask backward", 2 * scores)
+            self._softmax_backward(batch * heads, queries, keys)
             made.bmm("queries gradient", batch * heads, queries, dim, keys)
             made.bmm("keys gradient", batch * heads, keys, dim, queries)
+
+    def _softmax(self, matrices: int, queries: int, keys: int) -> None:
+        """Write scale, mask and softmax of scores: one kernel, two, or fp32 copies between them."""
+        made, scores = self.made, matrices * queries * keys
+        if self.model.fused_softmax and matrices % FUSED_SOFTMAX_MATRICES == 0:
+            made.kernel("softmax", "softmax", matrices * queries, keys)
+            return
+        if self.model.fused_softmax:  # to fp32, scaled, and back: bytes of a score
+            made.kernel("cast", "elementwise", nbytes=6 * scores)
+            made.kernel("scale", "elementwise", nbytes=8 * scores)
+        made.moving("mask", 2 * scores)
+        made.kernel("softmax", "softmax", matrices * queries, keys)
+        if self.model.fused_softmax:
+            made.kernel("cast", "elementwise", nbytes=6 * scores)
+
+    def _softmax_backward(self, matrices: int, queries: int, keys: int) -> None:
+        made, scores = self.made, matrices * queries * keys
+        fused = self.model.fused_softmax and matrices % FUSED_SOFTMAX_MATRICES == 0
+        falls_back = self.model.fused_softmax and not fused
+        if falls_back:
+            made.kernel("cast backward", "elementwise", nbytes=6 * scores)
+        made.kernel("softmax backward", "softmax-backward", matrices * queries, keys)
+        if not fused:
+            made.moving("mask backward", 2 * scores)
+        if falls_back:
+            made.kernel("scale backward", "elementwise", nbytes=8 * scores)
+            made.kernel("cast backward", "elementwise", nbytes=6 * scores)
 
     def _attention_shape(self, piece: Piece, kind: LayerKind) -> tuple[int, ...]:
         model = self.model

@@ -182,7 +182,8 @@ def _require_interleaving(model: Transformer, num_micro: int) -> None:
             f"schedule {model.schedule} has one chunk a stage (got interleave={model.interleave})",
             "Use --set schedule=1f1b, or interleave=1.",
         )
-    if num_micro % model.pp or model.layers < model.pp * model.interleave:
+    chunks = model.layers + (2 if model.count_ends else 0)
+    if num_micro % model.pp or chunks < model.pp * model.interleave:
         raise UsageError(
             f"{num_micro} micro batches and {model.layers} layers cannot be interleaved "
             f"{model.interleave} times over {model.pp} stages",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import ITEM_BYTES
-from weft.workload.step import Memory
+from weft.step.step_graph import Memory
 
 if TYPE_CHECKING:
     from weft.models.transformer import LayerKind, Transformer

@@ -12,19 +12,30 @@ from weft.models.transformer import Piece
 from weft.models.transformer_layer import Layer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
-from weft.workload.step import Step, Workload
+from weft.step.step_graph import RankStep, StepGraph
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
-    from weft.workload.step import Op
+    from weft.step.step_graph import Op
 
 _GRADIENTS = "comm dp"  # the stream of what data-parallel ranks share: weights and gradients
+# Bytes of a logit that each kernel of Megatron's vocab_parallel_cross_entropy moves, in fp32.
+_LOSS_PASSES = (
+    *(("loss cast", 6), ("loss maximum", 4), ("loss subtract", 8)),
+    *(("loss exp", 8), ("loss sum", 4), ("loss divide", 8)),
+)
+_LOSS_PASSES_BACKWARD = (("loss scale backward", 8), ("loss cast backward", 6))
+# The names of ops behind the last layer: products of the vocabulary, and the loss.
+HEAD_OPS = frozenset(
+    ("head", "head input gradient", "head weight gradient", "loss", "loss backward")
+) | {name for name, _ in (*_LOSS_PASSES, *_LOSS_PASSES_BACKWARD)}
+_LAYER_TENSORS = 5  # large weights of a layer: qkv, projection, gate, up, down
 Shares = Mapping[str, int]  # by group of ranks that have the same ones, parameters
 
 
 def build(
     name: str, model: Transformer, num_ranks: int, pieces: tuple[Piece, ...] = ()
-) -> Workload:
+) -> StepGraph:
     """Make the workload of one step on ``num_ranks`` ranks.
 
     ``pieces`` are what a server computes in one pass; without them all sequences are alike.
@@ -33,8 +44,8 @@ def build(
     steps = []
     for stage in range(model.pp):
         ops = Stage(model, layout, stage, pieces).ops()
-        steps.append(Step(stage_ranks(model, num_ranks, stage), tuple(ops)))
-    return Workload(
+        steps.append(RankStep(stage_ranks(model, num_ranks, stage), tuple(ops)))
+    return StepGraph(
         name,
         num_ranks,
         tuple(steps),
@@ -223,7 +234,7 @@ class Stage:
     def _gathers_once(self, *, forward: bool) -> bool:
         model = self.model
         once = model.zero_stage in (1, 2) and model.overlap_param and model.trains_weights
-        return once and forward and self._starting
+        return once and not model.param_broadcast and forward and self._starting
 
     def _layers_with_weights(self, *, forward: bool) -> Iterator[tuple[int, int]]:
         """Go through the layers of a pass with the op that has each one's weights, -1 for none.
@@ -279,12 +290,21 @@ class Stage:
         if model.mode == "train":
             if model.tp > 1:  # largest value, sum and the target's value of each token, in fp32
                 done = made.collective("all_reduce", 12 * self.scored, "tp", after=done)
-            made.kernel("loss", "softmax", self.scored, vocab, after=done)
+            if model.fused_loss:
+                made.kernel("loss", "softmax", self.scored, vocab, after=done)
+                return
+            made.wait_for(done)
+            for name, nbytes in _LOSS_PASSES:
+                made.kernel(name, "elementwise", nbytes=nbytes * self.scored * vocab)
 
     def _head_backward(self) -> None:
         model, made, layer = self.model, self.made, self.layer
         vocab = model.vocab_of_rank
-        made.kernel("loss backward", "softmax-backward", self.scored, vocab)
+        if model.fused_loss:
+            made.kernel("loss backward", "softmax-backward", self.scored, vocab)
+        else:
+            for name, nbytes in _LOSS_PASSES_BACKWARD:
+                made.kernel(name, "elementwise", nbytes=nbytes * self.scored * vocab)
         done = made.gemm("head input gradient", self.scored, model.hidden, vocab)
         summed = layer.reduce(model.hidden, done, self.scored)
         layer.weight_gradient("head", vocab, model.hidden, rows=self.scored)
@@ -322,6 +342,7 @@ class Stage:
         made.wait_for(got)
         if self.last:
             self._head_backward()
+            self._accumulate(self._end_gradients())
             if not (model.tied and self.first):
                 self._reduce(self._end_gradients())
             for _ in range(model.mtp):
@@ -333,13 +354,25 @@ class Stage:
             if model.recompute == "full" and len(self.layers) - place <= recomputed:
                 self.layer.forward(gathered, kind)
             self.layer.backward(gathered, kind)
+            self._accumulate(self._shares(layer))
             ends = place + 1 == len(self.layers) and not self.first
             self._reduce(self._gradients(self._shares(layer)), last=ends)
         if self.first:
             if model.trains_weights:
                 rows = self.tokens, model.vocab_of_rank, model.hidden, 1
                 made.kernel("embedding backward", "embedding-backward", *rows)
+                self._accumulate(self._end_gradients())
             self._reduce(self._end_gradients(), last=True)
+
+    def _accumulate(self, shares: Shares) -> None:
+        """Add gradients to those of earlier micro batches, where products do not."""
+        if self.model.fused_accumulation or self._starting or not self.model.trains_weights:
+            return
+        weights = sum(shares.values())
+        self.layer.put_off(lambda: self._add_gradients(weights))
+
+    def _add_gradients(self, weights: int) -> None:
+        self.made.moving("accumulate gradients", 3 * weights)
 
     def _reduce(self, shares: Shares, *, last: bool = False) -> None:
         """Return gradients away once they are written, which may be put off."""
@@ -419,7 +452,8 @@ class Stage:
             made.kernel("gradient norm", "reduction", nbytes=4 * held, after=reduced)
             made.kernel("clip", "elementwise", nbytes=8 * held)
         done = made.kernel("adamw", "optimizer", nbytes=28 * held, after=reduced)
-        if model.zero_stage in (1, 2) and not model.overlap_param and model.trains_weights:
+        at_end = model.param_broadcast or not model.overlap_param
+        if model.zero_stage in (1, 2) and at_end and model.trains_weights:
             self._gather_all(done)
 
     def _gather_all(self, done: int) -> None:
@@ -431,7 +465,20 @@ class Stage:
         for share in (*every, *[self._by_group(self._end_weights)] * ends):
             for group, weights in share.items():
                 total[group] = total.get(group, 0) + weights
-        self._gather(total, after=done)
+        if not model.param_broadcast:
+            self._gather(total, after=done)
+            return
+        layers = sum(len(chunk) for chunk in self.chunks)
+        tensors = layers * _LAYER_TENSORS + ends
+        for group, weights in total.items():
+            among, size = self._sharded(group)
+            owners = min(size, tensors) if size > 1 else 0  # every tensor has one
+            for owner in range(owners):
+                nbytes = weights * self.made.weight_item // owners
+                self.made.collective(
+                    "broadcast", nbytes, among, after=done, peer=owner, stream=_GRADIENTS,
+                    independent=True,
+                )  # fmt: skip
 
     def _last_reduction(self) -> int:
         """Return the number of the last sum of gradients, -1 without one.

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.workload.step import Op, Step
+from weft.step.step_graph import Op, RankStep
 
 if TYPE_CHECKING:
     from weft.planner.candidates import CollectiveGroup
-    from weft.workload import Collective, Workload
+    from weft.step import Collective, StepGraph
 
 TIMES = (2.0, 4.0, 8.0, 0.5, 0.25)  # as large as they are
 _CALL = 5e-6  # seconds of the host for one more collective of a recorded step: a launch
 
 Place = tuple[int, int]  # class of ranks, number of the op
-Chosen = Callable[[Step], frozenset[int]]
+Chosen = Callable[[RankStep], frozenset[int]]
 Price = Callable[["Collective"], "float | None"]
 
 
@@ -33,7 +33,7 @@ class Bucketed:
     ``groups`` are those of ranks whose buckets changed: others move something else.
     """
 
-    workload: Workload
+    graph: StepGraph
     nbytes: int
     origin: dict[Place, tuple[int, ...]]
     groups: frozenset[str]
@@ -43,7 +43,7 @@ class Bucketed:
         return _reduces(group.what, group.phase) and group.what.group in self.groups
 
 
-def gradient_buckets(step: Step) -> frozenset[int]:
+def gradient_buckets(step: RankStep) -> frozenset[int]:
     """Return the all-reduces of gradients: the backward pass goes on without their results."""
     found = {
         number
@@ -61,7 +61,7 @@ def _reduces(what: Collective, phase: str) -> bool:
 
 
 def with_buckets(
-    workload: Workload,
+    graph: StepGraph,
     times: float,
     chosen: Chosen = gradient_buckets,
     price: Price = lambda _what: None,
@@ -72,13 +72,13 @@ def with_buckets(
     """
     steps, origin, groups = [], dict[Place, tuple[int, ...]](), set[str]()
     found: list[Collective] = []
-    for number, step in enumerate(workload.steps):
+    for number, step in enumerate(graph.steps):
         mine = _Rewritten(step, price)
         if times >= 1:
             mine.merge(_merged(step, round(times), chosen(step)))
         else:
             mine.split(_split(step, round(1 / times), chosen(step)))
-        steps.append(Step(step.ranks, tuple(mine.ops)))
+        steps.append(RankStep(step.ranks, tuple(mine.ops)))
         origin |= {(number, place): old for place, old in mine.origin.items()}
         groups |= {what.group for n in mine.changed if (what := step.ops[n].collective)}
         found += [
@@ -86,31 +86,31 @@ def with_buckets(
             for place, op in enumerate(mine.ops)
             if op.collective and set(mine.origin[place]) & chosen(step)
         ]
-    changed = replace(workload, steps=tuple(steps))
+    changed = replace(graph, steps=tuple(steps))
     if not groups or not _in_one_order(changed):
         return None
     largest = max(what.nbytes for what in found if what.group in groups)
     return Bucketed(changed, largest, origin, frozenset(groups))
 
 
-def _in_one_order(workload: Workload) -> bool:
+def _in_one_order(graph: StepGraph) -> bool:
     """Return whether classes of ranks that meet in a group still do so in the same order."""
     orders: dict[tuple[object, ...], list[object]] = {}
-    for step in workload.steps:
+    for step in graph.steps:
         mine: dict[str, list[object]] = defaultdict(list)
         for op in step.ops:
             if (what := op.collective) is not None and what.peer is None:
                 mine[what.group].append(what.kind)
         for name, order in mine.items():
-            ranks = workload.members(name, step.ranks[0])
-            classes = {workload.step_of[rank] for rank in ranks if rank < workload.num_ranks}
+            ranks = graph.members(name, step.ranks[0])
+            classes = {graph.step_of[rank] for rank in ranks if rank < graph.num_ranks}
             key = name, *sorted(classes)
             if len(classes) > 1 and orders.setdefault(key, order) != order:
                 return False
     return True
 
 
-def _runs(step: Step, chosen: frozenset[int]) -> list[list[int]]:
+def _runs(step: RankStep, chosen: frozenset[int]) -> list[list[int]]:
     """Return the chosen collectives of one kind, group and dtype, stream by stream."""
     streams: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, op in enumerate(step.ops):
@@ -120,7 +120,7 @@ def _runs(step: Step, chosen: frozenset[int]) -> list[list[int]]:
     return list(streams.values())
 
 
-def _merged(step: Step, times: int, chosen: frozenset[int]) -> list[list[int]]:
+def _merged(step: RankStep, times: int, chosen: frozenset[int]) -> list[list[int]]:
     """Return which buckets become one; a bucket that is needed before the last is, ends its own."""
     found = []
     for run in _runs(step, chosen):
@@ -136,7 +136,7 @@ def _merged(step: Step, times: int, chosen: frozenset[int]) -> list[list[int]]:
     return [group for group in found if len(group) > 1]
 
 
-def _split(step: Step, pieces: int, chosen: frozenset[int]) -> list[tuple[int, list[int]]]:
+def _split(step: RankStep, pieces: int, chosen: frozenset[int]) -> list[tuple[int, list[int]]]:
     """Return the buckets that kernels fill, with the places in front of which pieces go."""
     found = []
     for run in _runs(step, chosen):
@@ -153,7 +153,7 @@ def _split(step: Step, pieces: int, chosen: frozenset[int]) -> list[tuple[int, l
 class _Rewritten:
     """A step as it is written anew; ``origin`` says of each op which ops it was."""
 
-    def __init__(self, step: Step, price: Price) -> None:
+    def __init__(self, step: RankStep, price: Price) -> None:
         self._step, self._price = step, price
         self.ops: list[Op] = []
         self.origin: dict[int, tuple[int, ...]] = {}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.planner.plan import Alternative
-from weft.schedule.strategy_table import STRATEGIES
+from weft.schedule.strategy import Strategy
 
 if TYPE_CHECKING:
     from weft.cost.price import Price
     from weft.planner.lookup_ops import TableLookups
-    from weft.planner.plan import Settings
-    from weft.workload import Collective
+    from weft.step import Collective
 
 # A fused kernel sends its output in slices: the first transfer starts with the first of them.
 SLICES = 16
@@ -24,40 +23,23 @@ Place = tuple[int, int]  # class of ranks, number of the op
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to carry out a collective: its seconds alone, and what it holds meanwhile.
+    """A strategy for a collective with its price: seconds alone, and what it holds meanwhile.
 
-    What its strategy does stands in ``STRATEGIES``. ``units`` are taken from kernels (None: as many
-    as the library takes); next to an ``exclusive`` one nothing runs. One with ``slices`` starts
-    inside the kernel that produces its input, which takes ``producer`` times as long. ``replaced``
-    ops fall away. ``memory`` are the bytes that it takes of a plan's.
+    ``units`` are taken from kernels (None: as many as the library takes); next to an ``exclusive``
+    one nothing runs. One with ``slices`` starts inside the kernel that produces its input, which
+    takes ``producer`` times as long. ``replaced`` ops fall away. ``memory`` are the bytes that it
+    takes of a plan's.
     """
 
-    strategy: str
+    strategy: Strategy
     alone: Price
     units: int | None = None
     exclusive: bool = False
     slices: int = 0
     producer: float = 1.0
     replaced: tuple[Place, ...] = ()
-    settings: Settings = field(default_factory=dict, hash=False)
     memory: int = 0
     why: str = ""
-
-    @property
-    def by_engines(self) -> bool:
-        """Whether copy engines move the bytes."""
-        return STRATEGIES[self.strategy].by_engines
-
-    @property
-    def first(self) -> bool:
-        """Whether its kernel goes before those that wait."""
-        return STRATEGIES[self.strategy].first
-
-    @property
-    def label(self) -> str:
-        """Its strategy, with what tells it from others of that strategy."""
-        told = [str(v) for k, v in self.settings.items() if k != "backend" or v == "weft"]
-        return f"{self.strategy} ({', '.join(told)})" if told else self.strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +65,6 @@ class CollectiveGroup:
     lookups: tuple[TableLookups, ...] = ()  # of each member, where all have some
 
 
-def infeasible(strategy: str, why: str, settings: Settings | None = None) -> Alternative:
+def infeasible(strategy: Strategy | str, why: str) -> Alternative:
     """Return a strategy that cannot be executed here, with the reason."""
-    return Alternative(strategy, settings or {}, None, why)
+    return Alternative(Strategy(strategy) if isinstance(strategy, str) else strategy, None, why)

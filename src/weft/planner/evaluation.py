@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from weft.planner.candidates import Candidate, CollectiveGroup, Place
     from weft.planner.prices import Prices
-    from weft.step import StepEngine, StepRun
-    from weft.workload import Op
+    from weft.step import Op, StepEngine, StepRun
 
     Floats = NDArray[np.float64]
     Chosen = Sequence[tuple[CollectiveGroup, Candidate]]
@@ -37,8 +36,8 @@ class StepEvaluator:
 
     def __init__(self, engine: StepEngine, prices: Prices) -> None:
         self.engine, self.prices = engine, prices
-        self.workload, self.platform = engine.workload, prices.platform
-        self._main = [_main_stream(step.ops) for step in self.workload.steps]
+        self.graph, self.platform = engine.graph, prices.platform
+        self._main = [_main_stream(step.ops) for step in self.graph.steps]
         self._found: dict[tuple[Candidate, ...], float] = {}
 
     @property
@@ -72,13 +71,14 @@ class StepEvaluator:
         if candidate.slices and group.producers:
             took -= min(group.producer_seconds, took) * (1 - 1 / candidate.slices)
         units = self.engine.device.units if candidate.exclusive else candidate.units
-        return Execution(took, units, candidate.by_engines, candidate.first)
+        kind = candidate.strategy.kind
+        return Execution(took, units, kind.by_engines, kind.first)
 
     def overlap(self, run: StepRun) -> Overlap:
         """Find which kernels ran while which collectives did."""
         share: dict[Place, float] = {}
         kernels: dict[Place, dict[int, float]] = defaultdict(dict)
-        for c, step in enumerate(self.workload.steps):
+        for c, step in enumerate(self.graph.steps):
             numbers, start, end = self._laid(run, c)
             for n, op in enumerate(step.ops):
                 if op.collective is None or op.stream == self._main[c]:
@@ -94,7 +94,7 @@ class StepEvaluator:
 
     def _laid(self, run: StepRun, c: int) -> tuple[list[int], Floats, Floats]:
         """Return the kernels of the main stream in order, with their starts and ends."""
-        ops = self.workload.steps[c].ops
+        ops = self.graph.steps[c].ops
         mine = [
             n
             for n, op in enumerate(ops)

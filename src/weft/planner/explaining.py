@@ -44,7 +44,6 @@ class Explainer:
             op=first[1],
             collective=group.what,
             strategy=candidate.strategy,
-            settings=dict(candidate.settings),
             seconds=seconds,
             low=seconds * alone.low / alone.seconds if alone.seconds else seconds,
             high=seconds * alone.high / alone.seconds if alone.seconds else seconds,
@@ -99,14 +98,13 @@ class Explainer:
             ),
             key=lambda item: item[0],
         )
-        best: dict[str, tuple[float, Candidate]] = {}
+        best: dict[object, tuple[float, Candidate]] = {}
         for seconds, each in priced:
             if each != chosen:
-                key = f"{each.strategy}{each.settings.get('backend', '')}"
-                best.setdefault(key, (seconds, each))
+                best.setdefault((each.strategy.name, each.strategy.backend), (seconds, each))
         return (
             *(
-                Alternative(each.strategy, dict(each.settings), seconds, _not(seconds, mine))
+                Alternative(each.strategy, seconds, _not(seconds, mine))
                 for seconds, each in best.values()
             ),
             *options.infeasible,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.planner.candidates import Place
     from weft.planner.evaluation import Overlap, StepEvaluator
     from weft.schedule import Cost
-    from weft.workload import Collective
+    from weft.step import Collective
 
 _TABLES = ("embedding", "embedding-backward")
 PRODUCERS = ("gemm", "bmm")  # of what can be sent slice by slice, besides lookups
@@ -53,7 +53,7 @@ def _group(
 ) -> CollectiveGroup:
     names: dict[str, float] = defaultdict(float)
     for place in places:
-        ops = evaluator.workload.steps[place[0]].ops
+        ops = evaluator.graph.steps[place[0]].ops
         for number, seconds in overlap.kernels.get(place, {}).items():
             names[ops[number].name] += seconds
     shares = [overlap.share.get(place, 0.0) for place in places]
@@ -70,13 +70,13 @@ def _group(
         producer_seconds=max((evaluator.own[each] for each in producers), default=0.0),
         overlapped=max(names, key=lambda name: names[name], default=""),
         looks_up=exchanged and any(_touches_tables(evaluator, place) for place in places),
-        lookups=lookups_at(evaluator.workload, evaluator.own, places) if exchanged else (),
+        lookups=lookups_at(evaluator.graph, evaluator.own, places) if exchanged else (),
     )
 
 
 def _touches_tables(evaluator: StepEvaluator, place: Place) -> bool:
     """Return whether lookups produce what a collective moves, or consume it."""
-    ops, number = evaluator.workload.steps[place[0]].ops, place[1]
+    ops, number = evaluator.graph.steps[place[0]].ops, place[1]
     near = [ops[n] for n in ops[number].after]
     near += [op for op in ops[number + 1 :] if number in op.after]
     return any(op.cost is not None and op.cost.family in _TABLES for op in near)
@@ -99,7 +99,7 @@ def _produces(cost: Cost, what: Collective | None) -> bool:
 
 def _product(evaluator: StepEvaluator, place: Place) -> str:
     """Return the name of the product that produces all that a collective moves, if one does."""
-    ops = evaluator.workload.steps[place[0]].ops
+    ops = evaluator.graph.steps[place[0]].ops
     before = [ops[m] for m in ops[place[1]].after if ops[m].kind == "kernel"]
     cost = before[-1].cost if before else None
     if (
@@ -118,7 +118,7 @@ def _producers(evaluator: StepEvaluator, places: Sequence[Place]) -> tuple[Place
     """
     found = []
     for c, n in places:
-        ops = evaluator.workload.steps[c].ops
+        ops = evaluator.graph.steps[c].ops
         before = [m for m in ops[n].after if ops[m].kind == "kernel"]
         if not before:
             continue

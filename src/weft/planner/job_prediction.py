@@ -6,16 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.models.folding import MANY_OPS, Folding, ops_of
-from weft.models.stacks import stack_named
 from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
 from weft.planner.predict import check_memory, predict, step_range
 from weft.planner.prices import Prices, default_library
+from weft.planner.spreading import shortened_job
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.job import Job
+    from weft.planner.plan import Plan
     from weft.planner.predict import Prediction
-    from weft.workload import HostModel
+    from weft.step import HostModel
+
+_BRIEF_OPS = 4_000  # of a step that is folded where many are compared
 
 
 def predict_job(
@@ -25,25 +29,57 @@ def predict_job(
     host: HostModel | None = None,
     anyway: bool = False,
     prices: Prices | None = None,
+    brief: bool = False,
+    ranged: bool = True,
 ) -> Prediction:
     """Predict one step of a job; one that does not fit into memory is refused, unless ``anyway``.
 
-    The range of a folded step is as wide as those of its passes together.
+    A step of very many ops is folded, ``brief`` ones sooner and with fewer micro batches left
+    (within 1 %); its range is as wide as those of its passes together.
     """
     prices = prices or Prices(platform, default_library(platform))
     model = job.model
     on_cores = platform.require_device().is_core
-    few = not isinstance(model, Transformer) or ops_of(model, job.num_ranks) <= MANY_OPS
+    most = _BRIEF_OPS if brief else MANY_OPS
+    few = not isinstance(model, Transformer) or ops_of(model, job.num_ranks) <= most
     if few or on_cores or not isinstance(model, Transformer):
-        return predict(job.workload(), platform, host=host, anyway=anyway, prices=prices)
-    stack = stack_named(job.stack) if job.stack else None
-    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, stack)
-    workload = folding.workload()
+        return predict(
+            job.graph(), platform, host=host, anyway=anyway, prices=prices, ranged=ranged
+        )
+    software = job.software
+    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software)
+    graph = folding.graph(model.pp if brief else 0)
     if not anyway:
-        check_memory(workload, platform)
-    found = predict(workload, platform, host=host, anyway=True, prices=prices)
+        check_memory(graph, platform)
+    found = predict(graph, platform, host=host, anyway=True, prices=prices, ranged=False)
+    if not ranged:
+        return found
     ranges = [(step_range(engine, prices), seconds) for engine, seconds in folding.engines]
     whole = sum(seconds for _, seconds in ranges)
     low, high = (sum(each[side] for each, _ in ranges) / whole for side in (0, 1))
     seconds = found.seconds
     return replace(found, low=min(1.0, low) * seconds, high=max(1.0, high) * seconds)
+
+
+def extended_plan(plan: Plan, job: Job, platform: Platform) -> Plan:
+    """Return the plan of a step that was planned with some of its micro batches, for all of them.
+
+    Micro batches repeat, so what is chosen for one holds for all; the step is predicted whole, and
+    the plan saves the same share of it.
+    """
+    short = shortened_job(job)
+    if short is job or not plan.baseline:
+        return plan
+    assert isinstance(job.model, Transformer)
+    assert isinstance(short.model, Transformer)
+    scale = predict_job(job, platform, anyway=True, ranged=False).seconds / plan.baseline
+    kept, whole = (Layout(each, job.num_ranks).num_micro for each in (short.model, job.model))
+    note = f"planned with {kept} of {whole} micro batches, which repeat; seconds are of them all"
+    return replace(
+        plan,
+        baseline=plan.baseline * scale,
+        planned=plan.planned * scale,
+        low=plan.low * scale,
+        high=plan.high * scale,
+        notes=(note, *plan.notes),
+    )

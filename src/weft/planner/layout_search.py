@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import NoPlanError, UsageError
+from weft.hardware.dtypes import item_bytes
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
@@ -23,18 +24,19 @@ from weft.models.transformer_step import build
 from weft.planner.job_prediction import predict_job
 from weft.planner.prices import Prices, default_library
 from weft.step import StepEngine
+from weft.step.step_graph import Collective
 from weft.units import format_size
-from weft.workload.step import Collective
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.job import Job
     from weft.planner.predict import Prediction
-    from weft.workload import HostModel
+    from weft.step import HostModel
 
 SEARCHED = ("tp", "cp", "pp", "interleave", "ep", "zero", "micro_batch", "recompute")
 _MICRO = (1, 2, 4, 8)
 _RECOMPUTE = ("none", "selective", "full")
+_OPTIMIZER_BYTES = 28  # of a weight that AdamW reads and writes
 _LONG = 8192  # tokens of a sequence from which on sharing it out is tried
 
 
@@ -54,12 +56,13 @@ class LayoutChoice:
     def settings(self) -> dict[str, Any]:
         """The settings that the search chose, those of one rank left out."""
         model = self.job.model
-        found = {name: getattr(model, name) for name in SEARCHED}
-        return {key: value for key, value in found.items() if value not in (1, 0, "none")}
+        found = {name: getattr(model, name) for name in (*SEARCHED, "sp", "count_ends")}
+        usual = {"zero": 0, "recompute": "none", "micro_batch": 0, "sp": False, "count_ends": False}
+        return {key: value for key, value in found.items() if value != usual.get(key, 1)}
 
-    def as_row(self, peak: float) -> dict[str, Any]:
+    def as_row(self, peak: float, gpu_hour: float = 0.0) -> dict[str, Any]:
         """Return it as programs read it; ``peak`` is the rated flop/s of a rank."""
-        memory = self.prediction.workload.memory
+        memory = self.prediction.graph.memory
         layout = Layout(self.job.model, self.job.num_ranks)  # type: ignore[arg-type]
         return {
             "settings": {**self.settings, "dp": layout.dp},
@@ -68,7 +71,7 @@ class LayoutChoice:
             "high": self.prediction.high,
             "exposed": self.prediction.breakdown["exposed"],
             "memory": 0 if memory is None else memory.total,
-            **self.job.throughput(self.seconds, peak),
+            **self.job.throughput(self.seconds, peak, gpu_hour),
             "basis": "predicted",
         }
 
@@ -99,26 +102,46 @@ class LayoutSearch:
         found = []
         for model in ranked[:refined]:
             job = replace(self.job, model=model)
-            prediction = predict_job(job, self.platform, host=self.host, prices=prices)
+            prediction = predict_job(job, self.platform, host=self.host, prices=prices, brief=True)
             found.append(LayoutChoice(job, prediction))
         found.sort(key=lambda each: each.seconds)
         return found[:count]
 
+    def own(self) -> LayoutChoice | None:
+        """Return the layout that the job itself asks for, though it may not fit; None: none."""
+        try:
+            prediction = predict_job(
+                self.job, self.platform, host=self.host, anyway=True, brief=True, ranged=False
+            )
+        except UsageError:
+            return None
+        return LayoutChoice(self.job, prediction)
+
     def _fitting(self) -> Iterator[Transformer]:
-        """Yield the layouts that divide and whose fullest rank has room for them."""
+        """Yield the layouts that divide and whose fullest rank has room for them.
+
+        Of layouts that differ in recomputation alone only the one that recomputes least is
+        yielded: the others fit too, and are never faster.
+        """
         room = self.platform.require_device().memory_bytes
-        for model in self._layouts():
-            try:
-                layout = Layout(model, self.platform.num_ranks)
-            except UsageError:
-                continue
-            self.num_layouts += 1
-            if fullest_memory(model, layout).total <= room:
-                self.num_fitting += 1
-                yield model
+        for shaped in self._layouts():
+            fits, least = False, _least_bytes(shaped, self.platform.num_ranks)
+            for recompute in self._values("recompute", list(_RECOMPUTE)):
+                model = replace(shaped, recompute=recompute)
+                try:
+                    layout = Layout(model, self.platform.num_ranks)
+                except UsageError:
+                    break
+                self.num_layouts += 1
+                if least > room:
+                    continue
+                if not fits and fullest_memory(model, layout).total <= room:
+                    fits = True
+                    yield model
+                self.num_fitting += fits
 
     def _layouts(self) -> Iterator[Transformer]:
-        """Yield every combination of settings that were not given, what asks for less first."""
+        """Yield every combination of settings that were not given, but for recomputation."""
         model = self.job.model
         if not isinstance(model, Transformer) or model.mode != "train":
             raise UsageError(
@@ -141,16 +164,14 @@ class LayoutSearch:
             for ep in self._values("ep", experts):
                 for zero in self._stages_of_zero(model):
                     for micro in self._values("micro_batch", list(_MICRO)):
-                        for recompute in self._values("recompute", list(_RECOMPUTE)):
-                            yield replace(
-                                model,
-                                count_ends=_counts_ends(model.layers, model.pp * interleave),
-                                interleave=interleave,
-                                ep=ep,
-                                zero=zero,
-                                micro_batch=micro,
-                                recompute=recompute,
-                            )
+                        yield replace(
+                            model,
+                            count_ends=_counts_ends(model.layers, model.pp * interleave),
+                            interleave=interleave,
+                            ep=ep,
+                            zero=zero,
+                            micro_batch=micro,
+                        )
 
     def _values(self, key: str, tried: list[Any]) -> list[Any]:
         return [getattr(self.job.model, key)] if key in self.given else tried
@@ -181,15 +202,24 @@ class LayoutSearch:
         else:
             whole = Collective("all_reduce", 2 * weights * layers)
             shared = max(0.0, prices.collective(whole, replicas) - layers * each / 2)
-        busy = layout.num_micro * (layers * each + ends)
+        # the last stage has the head, and a layer less where that counts as one
+        slowest = max(layers * each, (layers - model.count_ends) * each + ends)
+        busy = layout.num_micro * slowest
         bubble = (model.pp - 1) / (layout.num_micro * model.interleave)
-        return busy * (1 + bubble) + shared
+        held = model.parameters / (model.tp * model.pp * (layout.replicas if model.zero else 1))
+        optimizer = _OPTIMIZER_BYTES * held / self.platform.require_device().memory_rate
+        return busy * (1 + bubble) + shared + optimizer
 
     def _layer(self, model: Transformer, prices: Prices) -> float:
-        """Return forward and backward pass of a layer for one micro batch, without replicas."""
+        """Return forward and backward pass of a layer for one micro batch, without replicas.
+
+        What a second micro batch adds, of two layers and of four: sums of gradients and the
+        optimizer are the same in both.
+        """
         key = model.tp, model.cp, model.ep, model.micro_batch, model.recompute
         if key not in self._layers:
             ranks = model.tp * model.cp * max(1, model.ep // (model.cp if model.ep > 1 else 1))
+            replicas = ranks // (model.tp * model.cp)
             found = []
             for layers in (2, 4):
                 one = replace(
@@ -200,20 +230,30 @@ class LayoutSearch:
                     zero=0,
                     stage_layers=(),
                     dense_layers=0,
-                    batch=model.micro_batch * (ranks // (model.tp * model.cp)),
                 )
-                step = build("layer", one, ranks)
-                engine = StepEngine(step, self.platform, prices, host=self.host)
-                found.append(engine.run().seconds)
+                runs = []
+                for micro_batches in (1, 2):
+                    batch = model.micro_batch * replicas * micro_batches
+                    step = build("layer", replace(one, batch=batch), ranks)
+                    engine = StepEngine(step, self.platform, prices, host=self.host)
+                    runs.append(engine.run().seconds)
+                found.append(runs[1] - runs[0])
             self._layers[key] = max(0.0, found[1] - found[0]) / 2
         return self._layers[key]
 
     def _ends(self, model: Transformer, micro: int) -> float:
-        """Return what the head takes, as far as the last stage waits for it."""
+        """Return what the head takes on the last stage."""
         flops = 6.0 * micro * model.seq / model.cp * model.hidden * model.vocab / model.tp
         device = self.platform.require_device()
         rate = max(each.achieved for each in device.flops.values())
-        return flops / rate / model.pp
+        return flops / rate
+
+
+def _least_bytes(model: Transformer, ranks: int) -> float:
+    """Return what weights and gradients of a rank take at the least, whatever else is kept."""
+    shares = model.tp * model.pp * (ranks // (model.tp * model.pp) if model.zero == 3 else 1)
+    experts = max(1, model.ep) if model.experts else 1
+    return 2 * item_bytes(model.dtype) * model.parameters / shares / experts
 
 
 def _powers(most: int) -> list[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from weft.hardware import Device
     from weft.planner.candidates import Place
-    from weft.workload import Op, Workload
+    from weft.step import Op, StepGraph
 
 _JOINS = ("concat", "copy")
 _MOVES = ("aten.clone", "aten.cat", "aten.stack", "aten.copy_")
@@ -64,12 +64,12 @@ class TableLookups:
 
 
 def lookups_at(
-    workload: Workload, own: Mapping[Place, float], places: Iterable[Place]
+    graph: StepGraph, own: Mapping[Place, float], places: Iterable[Place]
 ) -> tuple[TableLookups, ...]:
     """Find the lookups of every rank's exchange and what they take; none unless all have some."""
     found = []
     for c, n in places:
-        each = TableLookups.around(workload.steps[c].ops, n)
+        each = TableLookups.around(graph.steps[c].ops, n)
         if each is None:
             return ()
         found.append(replace(each, seconds_now=sum(own[c, m] for m in each.replaced)))

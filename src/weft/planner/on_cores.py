@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.schedule import Cost
-from weft.workload import Op
+from weft.step import Op
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
-    from weft.workload import Step, Workload
+    from weft.step import RankStep, StepGraph
 
 COMPUTE = "compute"
 # Bytes that AdamW moves for a parameter of fp32: fused, as generators count, and as torch does it
@@ -23,16 +23,16 @@ COMPUTE = "compute"
 _FUSED, _LOOPED = 28, 88
 
 
-def on_cores(workload: Workload, platform: Platform, library: str) -> Workload:
+def on_cores(graph: StepGraph, platform: Platform, library: str) -> StepGraph:
     """Put every op of a rank on one stream, where the ranks of the platform are cores."""
     if not platform.require_device().is_core:
-        return workload
-    generated = workload.source.startswith("generated")
+        return graph
+    generated = graph.source.startswith("generated")
     steps = []
-    for step in workload.steps:
+    for step in graph.steps:
         own = _as_torch(step, platform, library) if generated else step
         steps.append(replace(own, ops=tuple(_in_turn(op) for op in own.ops)))
-    return replace(workload, steps=tuple(steps))
+    return replace(graph, steps=tuple(steps))
 
 
 def _in_turn(op: Op) -> Op:
@@ -41,7 +41,7 @@ def _in_turn(op: Op) -> Op:
     return op if message or op.kind == "host" else replace(op, stream=COMPUTE)
 
 
-def _as_torch(step: Step, platform: Platform, library: str) -> Step:
+def _as_torch(step: RankStep, platform: Platform, library: str) -> RankStep:
     """Write down what torch does on a CPU and generators leave out."""
     place: dict[int, int] = {}
     ops: list[Op] = []

@@ -8,37 +8,31 @@ again is still the same machine.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.errors import FormatError, PlanError, UnknownNameError, nearest
-from weft.schedule.strategy_table import STRATEGIES as ALL
+from weft.errors import FormatError, PlanError
+from weft.hardware.software_stack import SoftwareStack
+from weft.schedule.strategy import Strategy
+from weft.step.step_graph import Collective
 from weft.units import brief, format_time
-from weft.workload.step import Collective
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from weft.hardware import Platform
-    from weft.workload import Workload
+    from weft.step import StepGraph
 
-# How one pair of computation and communication is carried out.
-STRATEGIES = tuple(ALL)
-SETTINGS = ("backend", "algorithm", "engines", "priority", "units", "codec", "bucket", "fused")
 _FORMAT = 1
-
-Settings = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way of a pair: its seconds, and why it was not chosen; None if it cannot be done."""
+    """What a pair could do instead: seconds of the step, None if infeasible, and the reason."""
 
-    strategy: str
-    settings: Settings
+    strategy: Strategy
     seconds: float | None
     why: str
 
@@ -61,8 +55,7 @@ class Choice:
     pair: str
     op: int | None
     collective: Collective
-    strategy: str
-    settings: Settings
+    strategy: Strategy
     seconds: float
     low: float
     high: float
@@ -77,8 +70,7 @@ class Choice:
         """Return it under the keys that ``weft plan`` has."""
         return {
             "pair": self.pair,
-            "strategy": self.strategy,
-            "settings": dict(self.settings),
+            **self.strategy.as_row(),
             "times": max(1, len(self.ops)),
             "seconds": self.seconds,
             "low": self.low,
@@ -86,8 +78,7 @@ class Choice:
             "gain": self.gain,
             "why": self.why,
             "alternatives": [
-                {"strategy": each.strategy, "settings": dict(each.settings)}
-                | {"seconds": each.seconds, "why": each.why}
+                each.strategy.as_row() | {"seconds": each.seconds, "why": each.why}
                 for each in self.alternatives
             ],
             "basis": "predicted",
@@ -99,13 +90,17 @@ class Limits:
     """What a plan keeps to: the error that codecs may make, engines and bytes that it may use.
 
     ``error`` is the relative L2 error of what is sent; 0 allows only what loses nothing. Without
-    ``codecs`` all that are known are looked at. None: as many as the platform has.
+    ``codecs`` all that are known are looked at. None: as many as the platform has. On GPUs only
+    what ``stack`` can execute is a candidate; versions that it does not name are assumed. With
+    ``hypothetical`` it is not asked: what-if changes need no engine that carries them out.
     """
 
     error: float = 0.0
     codecs: tuple[str, ...] = ()
     engines: int | None = None
     memory: int | None = None
+    stack: SoftwareStack = field(default_factory=SoftwareStack)
+    hypothetical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +150,23 @@ class Plan:
         found = [each for each in self.choices if each.collective == what]
         return next((each for each in found if not phase or each.phase == phase), None)
 
-    def check_for(self, workload: Workload, platform: Platform) -> None:
+    def check_for(self, graph: StepGraph, platform: Platform) -> None:
         """Refuse to be applied to another workload, platform or number of ranks."""
-        if workload.num_ranks != self.num_ranks:
+        if graph.num_ranks != self.num_ranks:
             raise PlanError(
-                f"this plan is for {self.num_ranks} ranks, not {workload.num_ranks}", self._again
+                f"this plan is for {self.num_ranks} ranks, not {graph.num_ranks}", self._again
             )
-        if fingerprint(workload, platform) == self.fingerprint:
+        if fingerprint(graph, platform) == self.fingerprint:
             return
-        mine, other = self.fingerprint.split("-"), fingerprint(workload, platform).split("-")
+        mine, other = self.fingerprint.split("-"), fingerprint(graph, platform).split("-")
         if mine[-1] != other[-1]:
             what = f"platform {self.platform}, not for {platform.name}"
             if self.platform == platform.name:
                 what = f"another {platform.name}: its device or network differs"
             raise PlanError(f"this plan is for {what}", self._again)
-        what = f"workload {self.workload}, not for {workload.name}"
-        if self.workload == workload.name:
-            what = f"another {workload.name}: its ops differ"
+        what = f"workload {self.workload}, not for {graph.name}"
+        if self.workload == graph.name:
+            what = f"another {graph.name}: its ops differ"
         raise PlanError(f"this plan is for {what}", self._again)
 
     @property
@@ -180,42 +175,56 @@ class Plan:
 
     def to_json(self) -> bytes:
         """Write it so that ``Plan.from_json`` reads the same."""
-        found = msgspec.json.encode({"weft_plan": _FORMAT, "plan": self})
+        plan = msgspec.to_builtins(self)
+        for choice, row in zip(self.choices, plan["choices"], strict=True):
+            row.update(choice.strategy.as_row())
+            for other, line in zip(choice.alternatives, row["alternatives"], strict=True):
+                line.update(other.strategy.as_row())
+        found = msgspec.json.encode({"weft_plan": _FORMAT, "plan": plan})
         return msgspec.json.format(found, indent=1) + b"\n"
 
     @staticmethod
     def from_json(text: bytes | str) -> Plan:
         """Read what ``to_json`` wrote, and check it."""
         try:
-            version = msgspec.json.decode(text, type=_Version).weft_plan
-            if version != _FORMAT:
+            found = msgspec.json.decode(text, type=_File)
+            if found.weft_plan != _FORMAT:
                 raise FormatError(
-                    f"this plan is of version {version}, known is {_FORMAT}",
+                    f"this plan is of version {found.weft_plan}, known is {_FORMAT}",
                     "Make it again with this version of weft.",
                 )
-            plan = msgspec.json.decode(text, type=_File).plan
+            return msgspec.convert(_with_strategies(found.plan), Plan)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(
                 f"this is no plan file: {error}", "weft plan -o writes one."
             ) from error
-        for choice in plan.choices:
-            check_strategy(choice.strategy)
-        return plan
-
-
-class _Version(msgspec.Struct):
-    weft_plan: int
 
 
 class _File(msgspec.Struct):
     weft_plan: int
-    plan: Plan
+    plan: Any
 
 
-def check_strategy(name: str) -> None:
-    """Refuse a strategy that nobody knows."""
-    if name not in STRATEGIES:
-        raise UnknownNameError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
+class _StrategyRow(msgspec.Struct):
+    strategy: str
+    settings: dict[str, str | int] = {}
+
+
+def _with_strategies(plan: Any) -> Any:
+    """Join the name and the settings of strategies, which files have side by side."""
+
+    def joined(row: Any) -> Any:
+        found = msgspec.convert(row, _StrategyRow)
+        return row | {"strategy": Strategy.of(found.strategy, found.settings)}
+
+    def whole(choice: Any) -> Any:
+        others = choice.get("alternatives", []) if isinstance(choice, dict) else []
+        return joined(choice) | {"alternatives": [joined(each) for each in others]}
+
+    choices = plan.get("choices") if isinstance(plan, dict) else None
+    if not isinstance(choices, list):
+        return plan
+    return plan | {"choices": [whole(each) for each in choices]}
 
 
 def read_plan(path: Path) -> Plan:
@@ -226,9 +235,9 @@ def read_plan(path: Path) -> Plan:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
 
 
-def fingerprint(workload: Workload, platform: Platform) -> str:
+def fingerprint(graph: StepGraph, platform: Platform) -> str:
     """Return what a plan is for, as one word: one part for the ops, one for the platform."""
-    same = replace(workload, source="", unsupported=(), name="").to_json()
+    same = replace(graph, source="", unsupported=(), name="").to_json()
     for later in _LATER_FIELDS:  # so that plans of before still fit the steps that they were for
         same = same.replace(later, b"")
     device = platform.device.name if platform.device is not None else ""

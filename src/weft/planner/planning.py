@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import NoPlanError, UsageError
+from weft.hardware.software_stack import SoftwareStack, completed_stack
 from weft.planner.buckets import TIMES, with_buckets
 from weft.planner.candidates import Candidate, infeasible
 from weft.planner.evaluation import StepEvaluator
@@ -18,6 +19,7 @@ from weft.planner.prices import Prices, default_library
 from weft.planner.search import GroupOptions, Search
 from weft.planner.strategies import StrategyContext, baseline, candidates_of
 from weft.planner.strategies.compressed import error_of
+from weft.schedule.strategy import Strategy
 from weft.step import StepEngine
 from weft.units import format_size, format_time
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.planner.buckets import Bucketed
     from weft.planner.candidates import CollectiveGroup
+    from weft.step import HostModel, StepGraph
     from weft.timeline import Timeline
-    from weft.workload import HostModel, Workload
 
 MODES = ("heuristic", "search")
 _WORTH = 0.995  # of the step that larger buckets must leave to be worth a setting
@@ -43,13 +45,13 @@ class PlannedStep:
     planned: Timeline
 
 
-def plan(workload: Workload, platform: Platform, **options: Any) -> Plan:
+def plan(graph: StepGraph, platform: Platform, **options: Any) -> Plan:
     """Choose a strategy for each collective of a step on a platform, as ``plan_step`` does."""
-    return plan_step(workload, platform, **options).plan
+    return plan_step(graph, platform, **options).plan
 
 
 def plan_step(
-    workload: Workload,
+    graph: StepGraph,
     platform: Platform,
     *,
     mode: str = "search",
@@ -66,39 +68,39 @@ def plan_step(
     asks for more memory.
     """
     check_mode(mode)
-    room = _room(workload, platform, limits, anyway=anyway)
+    room = _room(graph, platform, limits, anyway=anyway)
     prices = Prices(platform, default_library(platform))
-    priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
+    priced = on_cores(graph, platform, prices.library)  # torch does more than generators write
 
-    def drafted(which: Workload) -> DraftPlan:
+    def drafted(which: StepGraph) -> DraftPlan:
         return _drafted(which, platform, prices, limits, max(0, room), host)
 
     base = drafted(priced)
     best, tried = _with_best_buckets(base, drafted)
     chosen = best.search.chosen(mode)
     choices = _choices(base, best, chosen, tried)
-    made = _plan(workload, base, best, chosen, choices, limits, mode)
+    made = _plan(graph, base, best, chosen, choices, limits, mode)
     if room < 0:
-        made = replace(made, notes=(_too_large(workload, room), *made.notes))
+        made = replace(made, notes=(_too_large(graph, room), *made.notes))
     runs = base.search.run(base.search.base), best.search.run(chosen)
     return PlannedStep(made, *(run.timeline() for run in runs))
 
 
-def search_of(workload: Workload, platform: Platform, *, host: HostModel | None = None) -> Search:
+def search_of(graph: StepGraph, platform: Platform, *, host: HostModel | None = None) -> Search:
     """Return all candidates of a step, to be priced and chosen among."""
-    prices, room = Prices(platform, default_library(platform)), _room(workload, platform, Limits())
-    return _drafted(workload, platform, prices, Limits(), room, host).search
+    prices, room = Prices(platform, default_library(platform)), _room(graph, platform, Limits())
+    return _drafted(graph, platform, prices, Limits(), room, host).search
 
 
 def _drafted(
-    workload: Workload,
+    graph: StepGraph,
     platform: Platform,
     prices: Prices,
     limits: Limits,
     room: int,
     host: HostModel | None,
 ) -> DraftPlan:
-    return drafted_step(StepEngine(workload, platform, prices, host=host), prices, limits, room)
+    return drafted_step(StepEngine(graph, platform, prices, host=host), prices, limits, room)
 
 
 def drafted_step(engine: StepEngine, prices: Prices, limits: Limits, room: int) -> DraftPlan:
@@ -124,15 +126,15 @@ class DraftPlan:
 
 
 def _with_best_buckets(
-    base: DraftPlan, drafted: Callable[[Workload], DraftPlan]
+    base: DraftPlan, drafted: Callable[[StepGraph], DraftPlan]
 ) -> tuple[DraftPlan, list[tuple[Bucketed, str]]]:
     """Try larger buckets of gradients; return the best draft, and why it is not another."""
     best, drafts = base, list[DraftPlan]()
     for times in TIMES:
-        found = with_buckets(base.evaluator.workload, times)
+        found = with_buckets(base.evaluator.graph, times)
         if found is None or (drafts and _same(drafts[-1], found)):
             continue
-        drafts.append(replace(drafted(found.workload), buckets=found))
+        drafts.append(replace(drafted(found.graph), buckets=found))
         if drafts[-1].seconds < _WORTH * best.seconds:
             best = drafts[-1]
     tried = []
@@ -157,7 +159,7 @@ def _choices(
     found = []
     for choice, options in zip(explainer.choices(whole), search.options, strict=True):
         others = [
-            Alternative("concurrent", {"bucket": buckets.nbytes}, None, why)
+            Alternative(Strategy("concurrent", bucket=buckets.nbytes), None, why)
             for buckets, why in tried
             if buckets.has(options.group)
         ]
@@ -171,8 +173,8 @@ def _choices(
 def _in_buckets(choice: Choice, buckets: Bucketed, gain: float) -> Choice:
     ops = _origin(choice.ops, choice.step, buckets)
     why = f"buckets of {format_size(buckets.nbytes)} save {100 * gain:.1f} %; {choice.why}"
-    settings = {**choice.settings, "bucket": buckets.nbytes}
-    return replace(choice, settings=settings, why=why, gain=choice.gain + gain, ops=ops)
+    strategy = replace(choice.strategy, bucket=buckets.nbytes)
+    return replace(choice, strategy=strategy, why=why, gain=choice.gain + gain, ops=ops)
 
 
 def _origin(ops: tuple[int, ...], step: int, buckets: Bucketed) -> tuple[int, ...]:
@@ -181,7 +183,7 @@ def _origin(ops: tuple[int, ...], step: int, buckets: Bucketed) -> tuple[int, ..
 
 
 def _plan(
-    workload: Workload,
+    graph: StepGraph,
     base: DraftPlan,
     best: DraftPlan,
     chosen: list[Candidate],
@@ -194,36 +196,47 @@ def _plan(
     edges = step_range(evaluator.engine, evaluator.prices)
     low, high = (each / (base.seconds or 1.0) for each in edges)
     return Plan(
-        workload=workload.name,
+        workload=graph.name,
         platform=evaluator.platform.name,
-        num_ranks=workload.num_ranks,
-        choices=tuple(_numbered(c, best, evaluator.workload, workload) for c in choices),
+        num_ranks=graph.num_ranks,
+        choices=tuple(_numbered(c, best, evaluator.graph, graph) for c in choices),
         baseline=base.seconds,
         planned=planned,
         low=planned * min(1.0, low),
         high=planned * max(1.0, high),
-        fingerprint=fingerprint(workload, evaluator.platform),
-        budget=limits,
+        fingerprint=fingerprint(graph, evaluator.platform),
+        budget=replace(limits, stack=_stack(evaluator.platform, limits)),
         mode=mode,
-        notes=_notes(evaluator.platform),
+        notes=_notes(evaluator.platform, limits),
     )
 
 
-def _numbered(choice: Choice, best: DraftPlan, priced: Workload, workload: Workload) -> Choice:
+def _numbered(choice: Choice, best: DraftPlan, priced: StepGraph, graph: StepGraph) -> Choice:
     """Number the ops of a choice as the workload does, not as the one that was priced."""
     here, there = (
         [n for n, op in enumerate(each.steps[choice.step].ops) if op.collective is not None]
-        for each in (priced, workload)
+        for each in (priced, graph)
     )
     place = dict(zip(here, there, strict=True))
     ops = choice.ops
-    if best.buckets is not None and "bucket" not in choice.settings:
+    if best.buckets is not None and choice.strategy.bucket is None:
         ops = _origin(ops, choice.step, best.buckets)
     ops = tuple(place[number] for number in ops)
     return replace(choice, op=ops[0], ops=ops)
 
 
-def _notes(platform: Platform) -> tuple[str, ...]:
+def _stack(platform: Platform, limits: Limits) -> SoftwareStack:
+    """Return the versions that a plan was made for; plans for CPU ranks have none."""
+    device = platform.require_device()
+    asked = not (device.is_core or limits.hypothetical)
+    return completed_stack(limits.stack, device.vendor) if asked else SoftwareStack()
+
+
+def _notes(platform: Platform, limits: Limits) -> tuple[str, ...]:
+    stack = _stack(platform, limits)
+    if stack.basis == "assumed":
+        example = ",".join(f"{name}={version}" for name, version in stack.versions.items())
+        return (f"for {stack} (assumed); name other versions with --stack {example}",)
     if platform.require_device().is_core and not platform.libraries:
         told = f"{platform.name} was not calibrated: Gloo and weft have no prices of their own here"
         return (f"{told}; run weft calibrate and use --on here",)
@@ -245,8 +258,8 @@ def _options(group: CollectiveGroup, context: StrategyContext, room: int) -> Gro
     return GroupOptions(group, base, tuple(found), tuple(not_here))
 
 
-def _too_large(workload: Workload, room: int) -> str:
-    needed = workload.memory.total if workload.memory is not None else 0
+def _too_large(graph: StepGraph, room: int) -> str:
+    needed = graph.memory.total if graph.memory is not None else 0
     return (
         f"it does not fit: it needs {format_size(needed)} a rank, {format_size(-room)} more than "
         "a plan may use"
@@ -269,15 +282,15 @@ def check_limits(limits: Limits) -> None:
         error_of(codec)
 
 
-def _room(workload: Workload, platform: Platform, limits: Limits, *, anyway: bool = False) -> int:
+def _room(graph: StepGraph, platform: Platform, limits: Limits, *, anyway: bool = False) -> int:
     """Check limits; give the bytes that a plan may use beyond what the step needs."""
     check_limits(limits)
     has = platform.require_device().memory_bytes
     allowed = has if limits.memory is None else limits.memory
-    needed = workload.memory.total if workload.memory is not None else 0
+    needed = graph.memory.total if graph.memory is not None else 0
     if needed > allowed and not anyway:
         raise NoPlanError(
-            f"{workload.name} needs {format_size(needed)} a rank; a plan may use "
+            f"{graph.name} needs {format_size(needed)} a rank; a plan may use "
             f"{format_size(allowed)}.",
             "Try: more ranks, fsdp or tp, recompute, a smaller batch, more memory, or --anyway to "
             "plan it all the same.",

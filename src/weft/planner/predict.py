@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,25 +14,27 @@ from weft.errors import NoPlanError
 from weft.planner.on_cores import on_cores
 from weft.planner.prices import MEASURED_RANGE, Prices, default_library
 from weft.schedule import CommandKind
-from weft.step import StepEngine
+from weft.step import Collective, StepEngine, queues_of
 from weft.step.contention import Contention, contention
 from weft.timeline import Activity, Timeline
 from weft.timeline.intervals import GroupedIntervals, covered_by_group, overlap_by_group
 from weft.units import format_size, format_time
-from weft.workload import queues_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Platform
     from weft.schedule import Cost
-    from weft.workload import Collective, HostModel, Workload
+    from weft.step import HostModel, StepGraph
 
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
 # Units that collectives take from kernels, at the worst: GEMMs next to RCCL took 1.33 to 1.41 times
 # as long on MI300X where 1.2 is expected. At best they take none, though memory is shared still.
 _BEST, _WORST = 1e-9, 2.0
+# What a host takes for an op over what its model says, assumed: equal jobs of Megatron-LM's tests
+# differ by 2 to 15 % between containers, and hosts differ more.
+_HOST_RANGE = (0.8, 1.25)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Prediction:
     ``contention`` is what the slowest ranks lost to ops that ran at the same time.
     """
 
-    workload: Workload
+    graph: StepGraph
     platform: Platform
     timeline: Timeline
     low: float
@@ -51,7 +54,7 @@ class Prediction:
     contention: tuple[Contention, ...] = ()
 
     def __repr__(self) -> str:
-        what = f"{self.workload.name} on {self.platform.name}"
+        what = f"{self.graph.name} on {self.platform.name}"
         took = f"{format_time(self.seconds)} ({format_time(self.low)} to {format_time(self.high)})"
         return f"<Prediction of {what}: {took}, {self.timeline.basis}>"
 
@@ -105,7 +108,7 @@ class Prediction:
     def families(self) -> dict[str, float]:
         """Return seconds of kernels by family on the slowest ranks, the largest first."""
         rank = int(self.timeline.ranks[self.slowest])
-        step = self.workload.steps[self.slowest]
+        step = self.graph.steps[self.slowest]
         total: dict[str, float] = defaultdict(float)
         for stream, queue in queues_of(step).items():
             mine = self.timeline.of(
@@ -142,10 +145,10 @@ class Prediction:
 
     def row(self) -> dict[str, Any]:
         """Return the result as programs read it."""
-        memory = self.workload.memory
+        memory = self.graph.memory
         return {
-            "workload": self.workload.name,
-            "ranks": self.workload.num_ranks,
+            "workload": self.graph.name,
+            "ranks": self.graph.num_ranks,
             "seconds": self.seconds,
             "low": self.low,
             "high": self.high,
@@ -159,57 +162,96 @@ class Prediction:
             "memory": None if memory is None else {**_parts(memory), "total": memory.total},
             "unsupported": [
                 {"name": u.name, "count": u.count, "nbytes": u.nbytes, "why": u.why}
-                for u in self.workload.unsupported
+                for u in self.graph.unsupported
             ],
             "basis": self.timeline.basis,
         }
 
 
 def predict(
-    workload: Workload,
+    graph: StepGraph,
     platform: Platform,
     *,
     host: HostModel | None = None,
     anyway: bool = False,
     prices: Prices | None = None,
+    ranged: bool = True,
 ) -> Prediction:
-    """Predict one step; one that does not fit into memory is refused, unless ``anyway``."""
+    """Predict one step; one that does not fit into memory is refused, unless ``anyway``.
+
+    Unless it is ``ranged`` the ends of its range are the prediction itself.
+    """
     if not anyway:
-        check_memory(workload, platform)
+        check_memory(graph, platform)
     prices = prices or Prices(platform, default_library(platform))
-    workload = on_cores(workload, platform, prices.library)
-    engine = StepEngine(workload, platform, prices, host=host)
+    graph = on_cores(graph, platform, prices.library)
+    engine = StepEngine(graph, platform, prices, host=host)
     run = engine.run()
     middle, seconds = run.timeline(), run.seconds
-    low, high = step_range(engine, prices)
-    found = Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
+    low, high = step_range(engine, prices) if ranged else (seconds, seconds)
+    found = Prediction(graph, platform, middle, min(low, seconds), max(high, seconds))
     return replace(found, contention=contention(run, found.slowest))
 
 
 def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:
-    """Return the ends of the range of a step: all prices at theirs, no units held and the most.
+    """Return the ends of the range of a step.
 
-    Units that are held slow kernels down, and with them what kernels ask of memory: a step that
-    its communication bounds may be shorter for it. So both are run at both ends.
+    All prices are put to their ends, with no units held and with the most. Units that are held
+    slow kernels down, and with them what kernels ask of memory: a step that its communication
+    bounds may be shorter for it. So both are run at both ends. Kernels of one family err together,
+    those of different families independently: their deviations are added as squares.
     """
+    middle = engine.run().seconds
     low, high = (
         engine.repriced(_Edge(prices, side), factor)
         for side, factor in zip(("low", "high"), MEASURED_RANGE, strict=True)
     )
     held = (_BEST, _WORST)
-    return (
-        min(low.run(pressure=each).seconds for each in held),
-        max(high.run(pressure=each).seconds for each in held),
-    )
+    lowest = min(low.run(pressure=each).seconds for each in held)
+    highest = max(high.run(pressure=each).seconds for each in held)
+    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in _HOST_RANGE)
+    below = hypot(_joint(engine.graph, prices, "low") * (middle - lowest), middle - faster)
+    above = hypot(_joint(engine.graph, prices, "high") * (highest - middle), slower - middle)
+    return middle - below, middle + above
+
+
+def _joint(graph: StepGraph, prices: Prices, side: str) -> float:
+    """Return the deviation of independent families together over that of all in one direction."""
+    by_family: dict[str, float] = defaultdict(float)
+    counted: dict[Cost | Collective, int] = defaultdict(int)
+    members: dict[Collective, tuple[int, ...]] = {}
+    for step in graph.steps:
+        for op in step.ops:
+            if op.seconds is not None:
+                by_family["recorded"] += op.seconds * abs(
+                    1 - MEASURED_RANGE[0 if side == "low" else 1]
+                )
+            elif op.collective is not None:
+                counted[op.collective] += 1
+                if op.collective not in members:
+                    members[op.collective] = graph.members(op.collective.group, step.ranks[0])
+            elif op.cost is not None:
+                counted[op.cost] += 1
+    edge = _Edge(prices, side)
+    for what, times in counted.items():
+        if isinstance(what, Collective):
+            ranks = members[what]
+            away = edge.collective(what, ranks) - prices.collective(what, ranks)
+            by_family[what.kind] += times * abs(away)
+        else:
+            by_family[what.family] += times * abs(edge.kernel(what) - prices.kernel(what))
+    whole = sum(by_family.values())
+    squares = sum(each**2 for each in by_family.values())
+    return float(squares**0.5 / whole) if whole else 1.0
 
 
 def predict_seconds(
-    workload: Workload, platform: Platform, *, host: HostModel | None = None
+    graph: StepGraph, platform: Platform, *, host: HostModel | None = None
 ) -> float:
     """Return how long a step takes, without a timeline or a range."""
     prices = Prices(platform, default_library(platform))
-    workload = on_cores(workload, platform, prices.library)
-    return StepEngine(workload, platform, prices, host=host).run().seconds
+    graph = on_cores(graph, platform, prices.library)
+    return StepEngine(graph, platform, prices, host=host).run().seconds
 
 
 class _Edge:
@@ -244,9 +286,9 @@ def _parts(memory: Any) -> dict[str, int]:
     return {name: getattr(memory, name) for name in names}
 
 
-def check_memory(workload: Workload, platform: Platform) -> None:
+def check_memory(graph: StepGraph, platform: Platform) -> None:
     """Refuse a step that needs more memory than a device has, with what would help."""
-    memory, device = workload.memory, platform.require_device()
+    memory, device = graph.memory, platform.require_device()
     if memory is None or memory.total <= device.memory_bytes:
         return
     parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
@@ -260,7 +302,7 @@ def check_memory(workload: Workload, platform: Platform) -> None:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to go on all the same")
     raise NoPlanError(
-        f"{workload.name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
+        f"{graph.name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
         f"{format_size(device.memory_bytes)}.",
         f"Try: {'; '.join(hints)}.",
     )

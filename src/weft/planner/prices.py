@@ -11,8 +11,10 @@ collective, the first of three that there is, and its ``model`` says which:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import exp, log, prod
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from weft.collectives import collective
 from weft.cost.bus import bus_factor
@@ -26,7 +28,7 @@ from weft.simulator import simulate
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.schedule import Cost
-    from weft.workload import Collective
+    from weft.step import Collective
 
 __all__ = [
     "MEASURED_RANGE",
@@ -58,6 +60,7 @@ _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
 # A simulated collective compared with the measured ones of NCCL: within that factor for most.
 SIMULATED_RANGE = (0.8, 1.35)
+PRODUCTS = ("gemm", "bmm")  # families of matrix products
 
 
 @dataclass
@@ -68,14 +71,24 @@ class Prices:
     library: str = "nccl"
     known: dict[object, Price] = field(default_factory=dict)
     groups: dict[tuple[int, ...], tuple[Level, ...]] = field(default_factory=dict)
+    shares: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
 
     def kernel(self, cost: Cost) -> float:
         """Return the seconds of a kernel on an idle device."""
         return self.kernel_price(cost).seconds
 
     def kernel_price(self, cost: Cost) -> Price:
-        """Return the seconds of a kernel with their range."""
-        return price(cost, self.platform.require_device())
+        """Return the seconds of a kernel with their range.
+
+        Products of matrices take the share of their price that products of their dtype were
+        recorded to take on this machine, if it was traced or checked.
+        """
+        found = price(cost, self.platform.require_device())
+        recorded = self.platform.recorded
+        if recorded is None or cost.family not in PRODUCTS or cost.seconds:
+            return found
+        seen = recorded.products.get(cost.dtype or "bf16")
+        return found if seen is None or seen.share == 1.0 else _scaled(found, seen.share)
 
     def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
         """Return the seconds of a collective of ``ranks`` that have all come."""
@@ -86,8 +99,40 @@ class Prices:
         levels = self.levels(ranks)
         key = what.kind, what.nbytes, what.dtype, levels
         if key not in self.known:
-            self.known[key] = collective_price(self.platform, self.library, what, levels)
+            found = collective_price(self.platform, self.library, what, levels)
+            share = self._recorded_share(what, levels)
+            self.known[key] = found if share is None else _scaled(found, share)
         return self.known[key]
+
+    def _recorded_share(self, what: Collective, levels: tuple[Level, ...]) -> float | None:
+        """Return what such collectives took over their price, between the sizes that were seen.
+
+        The price carries them to other sizes: shares change slowly with the size.
+        """
+        num_ranks = prod(level.size for level in levels)
+        kind = (what.kind, num_ranks)
+        if self.platform.recorded is None or not what.nbytes:
+            return None
+        if kind not in self.shares:
+            seen = {
+                each.nbytes: each.seconds
+                for each in self.platform.recorded.collectives
+                if (each.kind, each.ranks) == kind and each.nbytes and each.seconds
+            }
+            self.shares[kind] = [
+                (log(nbytes), log(seconds / priced))
+                for nbytes, seconds in sorted(seen.items())
+                if (priced := self._priced(what, nbytes, levels)) > 0
+            ]
+        points = self.shares[kind]
+        if not points:
+            return None
+        at = [point[0] for point in points]
+        return exp(float(np.interp(log(what.nbytes), at, [point[1] for point in points])))
+
+    def _priced(self, what: Collective, nbytes: int, levels: tuple[Level, ...]) -> float:
+        like = replace(what, nbytes=nbytes)
+        return collective_price(self.platform, self.library, like, levels).seconds
 
     def levels(self, ranks: tuple[int, ...]) -> tuple[Level, ...]:
         """Return the levels that a group sees, found once for each."""
@@ -218,6 +263,11 @@ def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
     left = 1 - platform.node_size / platform.num_ranks
     fewer = platform.resized(platform.node_size * _MANY_NODES)
     return fewer, round(size * left / (1 - fewer.node_size / fewer.num_ranks))
+
+
+def _scaled(found: Price, share: float) -> Price:
+    seconds, low, high = (share * each for each in (found.seconds, found.low, found.high))
+    return Price(seconds, low, high, found.basis, f"{found.model}, as recorded")
 
 
 def ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:

@@ -68,9 +68,12 @@ class Search:
         """
         chosen, there = list(self.base), 0
         for number, options in enumerate(self.options):
-            mine = [each for each in options.candidates if each.strategy == name]
+            mine = [each for each in options.candidates if each.strategy.name == name]
             if mine:
-                chosen[number] = min(mine, key=lambda each: self.alone(number, each))
+                prices = [self.alone(number, each) for each in mine]
+                least = min(prices) / _BETTER  # of equals the first: rounding decides nothing
+                best = next(c for c, price in zip(mine, prices, strict=True) if price <= least)
+                chosen[number] = best
                 there += 1
         return chosen, there
 

@@ -20,8 +20,8 @@ from weft.cost.price import price_columns
 from weft.errors import NoPlanError, UsageError
 from weft.models.tables import Shard, Table
 from weft.planner.prices import Prices
+from weft.step.step_graph import Collective
 from weft.units import brief, format_size
-from weft.workload.step import Collective
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

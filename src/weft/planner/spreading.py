@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
 from weft.models.dlrm import Dlrm
-from weft.models.find import find_workload, is_configuration
+from weft.models.find import find_job, find_workload, is_configuration
+from weft.models.folding import shortened
 from weft.models.named import model_named, transformer_of, workload_names
+from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
 from weft.planner.predict import check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from weft.hardware import Platform
-    from weft.workload import Workload
+    from weft.models.job import Job
+    from weft.step import StepGraph
 
 Settings = dict[str, str]
 
@@ -25,8 +31,8 @@ def spread(
     settings: Mapping[str, str] | None = None,
     *,
     anyway: bool = False,
-) -> tuple[Workload, Settings]:
-    """Return the workload, and the settings that were added so that it fits.
+) -> tuple[StepGraph, Settings]:
+    """Return the workload, shortened if it is long, and the settings added so that it fits.
 
     What was given is taken as it is. If that does not divide or does not fit, a named model gets
     the least that helps: a sample for each data-parallel rank, weights shared out, activations
@@ -48,11 +54,26 @@ def spread(
 
 def _fitting(
     spec: str, platform: Platform, settings: Mapping[str, str], *, anyway: bool
-) -> Workload:
-    workload = find_workload(spec, platform.num_ranks, settings)
+) -> StepGraph:
+    job = find_job(spec, platform.num_ranks, settings)
+    if job is None:
+        graph = find_workload(spec, platform.num_ranks, settings)
+    else:
+        graph = shortened_job(job).graph()
+        if isinstance(job.model, Transformer):  # of all micro batches
+            layout = Layout(job.model, job.num_ranks)
+            graph = replace(graph, memory=fullest_memory(job.model, layout))
     if not anyway:
-        check_memory(workload, platform)
-    return workload
+        check_memory(graph, platform)
+    return graph
+
+
+def shortened_job(job: Job) -> Job:
+    """Return a job of which many micro batches are left out, itself where it has few."""
+    if not isinstance(job.model, Transformer):
+        return job
+    model = shortened(job.model, job.num_ranks)
+    return job if model is job.model else replace(job, model=model)
 
 
 def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:

@@ -10,7 +10,7 @@ from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page, tiles, words
 from weft.report.text import Column
 from weft.report.traced import picture_of_ranks, rank_name
-from weft.trace.analysis import REPLAYED, Analysis, RankAnalysis, StepAdvice
+from weft.trace.analysis.analysis_result import REPLAYED, Analysis, RankAnalysis, StepAdvice
 from weft.units import format_time
 
 _MEANINGS = {

@@ -8,7 +8,7 @@ from weft.report.page import Section
 from weft.report.text import Column
 from weft.report.traced import rank_name
 from weft.timeline.kernel_names import short_name
-from weft.trace.analysis import CriticalPath, RankAnalysis, TimeSplit
+from weft.trace.analysis.analysis_result import CriticalPath, RankAnalysis, TimeSplit
 from weft.units import format_time
 
 COMPUTE, OVERLAPPED = "computation", "overlapped communication"

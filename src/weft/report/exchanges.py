@@ -9,7 +9,7 @@ from weft.report.svg import Axis, Chart, Series, Style
 from weft.report.text import Column
 from weft.report.ticks import log_ticks
 from weft.report.traced import rank_name, use_name
-from weft.trace.analysis import CollectiveUse, RankAnalysis
+from weft.trace.analysis.analysis_result import CollectiveUse, RankAnalysis
 from weft.units import format_rate, format_size, format_time
 
 _MOST = 14

@@ -8,7 +8,7 @@ from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page
 from weft.report.picture import picture_of
 from weft.report.text import Column, bar, page, print_table
-from weft.units import format_count, format_size, format_time
+from weft.units import format_count, format_time
 
 if TYPE_CHECKING:
     from weft.planner.plan import Choice, Plan
@@ -79,24 +79,13 @@ def sections(plan: "Plan") -> list[Section]:
     ]
     for choice in plan.choices:
         rows = [
-            {"how": how(each.strategy, each.settings), "seconds": each.seconds, "why": each.why}
+            {"how": str(each.strategy), "seconds": each.seconds, "why": each.why}
             for each in choice.alternatives
         ]
         found.append(Section(choice.pair, "", others, rows, fold="alternatives"))
     return found
 
 
-def how(strategy: str, settings: Any) -> str:
-    """Format a strategy with its settings.
-
-    >>> how("partition", {"units": 32}), how("concurrent", {"bucket": 1 << 20})
-    ('partition (units 32)', 'concurrent (bucket 1 MiB)')
-    """
-    shown = {k: format_size(v) if k == "bucket" else v for k, v in settings.items()}
-    told = ", ".join(f"{key} {value}" for key, value in shown.items() if key != "priority")
-    return f"{strategy} ({told})" if told else strategy
-
-
 def _row(choice: "Choice") -> dict[str, Any]:
     row = choice.as_row()
-    return row | {"how": how(choice.strategy, choice.settings), "bar": bar(choice.gain * 2)}
+    return row | {"how": str(choice.strategy), "bar": bar(choice.gain * 2)}

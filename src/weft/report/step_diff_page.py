@@ -1,6 +1,7 @@
 """The comparison of two timelines of one step: what got longer, what got exposed."""
 
 from collections.abc import Iterator
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,18 @@ from weft.report.page import Section, html_page
 from weft.report.picture import KINDS, Picture, PictureLine
 from weft.report.text import Column, page, print_table
 from weft.timeline.kernel_names import short_name
-from weft.timeline.step_profile import StepDiff, StepProfile
+from weft.timeline.step_diff import LITTLE, OpChange, StepDiff
+from weft.timeline.step_profile import StepProfile
 from weft.units import format_time
 
 _MOST = 15  # rows on the terminal; a page has all of them
-_LITTLE = 0.002  # fraction of the step: smaller differences are not listed
 _MEANING = {
     "step": "from its start to the next",
     "compute": "kernels and copies",
     "communication": "collectives run",
     "exposed": "communication not overlapped with kernels",
+    "waiting": "communication that waits for other ranks",
+    "moving": "communication that moves bytes",
     "idle": "the device is idle",
 }
 
@@ -27,7 +30,9 @@ _MEANING = {
 def print_diff(found: StepDiff) -> None:
     """Print what changed, the answer first."""
     place = page()
-    place.write(headline(found))
+    place.write_wrapped(headline(found))
+    for number, cause in enumerate(found.causes, start=1):
+        place.write_wrapped(f"{number}. {cause}", indent="   ")
     for section in sections(found, most=_MOST):
         place.write("")
         print_table(section.columns, section.rows, to=place, title=section.title)
@@ -37,15 +42,25 @@ def print_diff(found: StepDiff) -> None:
 
 def headline(found: StepDiff) -> str:
     """Return what changed, in one sentence."""
-    before, after = found.before, found.after
-    more = after.seconds - before.seconds
-    sides = f"{after.label} takes {format_time(after.seconds)} ({after.basis})"
-    other = f"{before.label} {format_time(before.seconds)} ({before.basis})"
-    if abs(more) <= _LITTLE * before.seconds:
+    step, (before, after) = found.step, found.sides
+    sides = f"{after.label} takes {format_time(step.after)} ({found.after.basis})"
+    other = f"{before.label} {format_time(step.before)} ({found.before.basis})"
+    counts = [len(side.profiles) for side in found.sides]
+    if step.significant is False:
+        return (
+            f"no significant difference: {sides}, {other}; steps of the same run differ by as much "
+            f"({counts[1]} and {counts[0]} steps, p = {step.p:.2g})"
+        )
+    if abs(step.difference) <= LITTLE * step.before:
         return f"{sides}, as long as {other}"
-    share = 100 * abs(more) / before.seconds if before.seconds else 0.0
-    word = "longer" if more > 0 else "shorter"
-    return f"{sides}, {format_time(abs(more))} ({share:.1f} %) {word} than {other}"
+    share = 100 * abs(step.difference) / step.before if step.before else 0.0
+    word = "longer" if step.difference > 0 else "shorter"
+    text = f"{sides}, {format_time(abs(step.difference))} ({share:.1f} %) {word} than {other}"
+    if step.significant:
+        return f"{text}; {counts[1]} and {counts[0]} steps, p = {step.p:.2g}"
+    if "measured" in (found.before.basis, found.after.basis):
+        return f"{text}; one step on a side: whether that is noise is unknown"
+    return text
 
 
 def diff_page(found: StepDiff) -> str:
@@ -60,7 +75,9 @@ def diff_page(found: StepDiff) -> str:
         )
         for number, (word, profile) in enumerate((("before", found.before), ("after", found.after)))
     ]
-    return html_page("Two steps compared", [first, *drawn, *rest], lead=headline(found))
+    listed = "".join(f"<li>{escape(cause)}</li>\n" for cause in found.causes)
+    why = [Section("Why", "", drawings=[f"<ol>\n{listed}</ol>"])] if listed else []
+    return html_page("Two steps compared", [*why, first, *drawn, *rest], lead=headline(found))
 
 
 def sections(found: StepDiff, *, most: int | None = None) -> list[Section]:
@@ -69,19 +86,15 @@ def sections(found: StepDiff, *, most: int | None = None) -> list[Section]:
 
 
 def _sections(found: StepDiff, most: int | None) -> Iterator[Section]:
-    one, other = found.before.totals, found.after.totals
-    rows = [
-        {"name": name, "before": one[name], "after": other[name], "meaning": _MEANING[name]}
-        | {"difference": other[name] - one[name]}
-        for name in one
-    ]
+    rows = [part.as_row() | {"meaning": _MEANING[part.name]} for part in found.parts]
     meaning = Column("meaning", "", right=False)
-    yield Section("where the time went", "", [*_SIDES, meaning], rows)
+    sure = [_SURE] if found.is_tested else []
+    yield Section("where the time went", "", [*_SIDES, *sure, meaning], rows)
     for kind, title in (("communication", "collectives"), ("compute", "kernels")):
         changed = [
             _row(change.as_row())
             for change in found.changes
-            if change.kind == kind and _matters(found, change.difference, change.exposed)
+            if change.kind == kind and _matters(found, change)
         ]
         if not changed:
             continue
@@ -89,20 +102,25 @@ def _sections(found: StepDiff, most: int | None) -> Iterator[Section]:
             Column("exposed_before", "exposed before", format_time),
             Column("exposed_after", "after", format_time),
         ]
-        columns = [*_SIDES, _TIMES, *(exposed if kind == "communication" else ())]
+        columns = [*_SIDES, *sure, _TIMES, *(exposed if kind == "communication" else ())]
         left = len(changed) - len(changed[:most])
         text = f"{left} more names changed: -o diff.html lists all" if left else ""
         yield Section(f"{title} that changed", text, columns, changed[:most])
 
 
-def _matters(found: StepDiff, difference: float, exposed: tuple[float, float]) -> bool:
-    least = _LITTLE * max(found.before.seconds, found.after.seconds)
-    return max(abs(difference), abs(exposed[1] - exposed[0])) > least
+def _matters(found: StepDiff, change: OpChange) -> bool:
+    least = LITTLE * max(found.step.before, found.step.after)
+    open_ = change.exposed[1] - change.exposed[0]
+    return change.significant is not False and max(abs(change.difference), abs(open_)) > least
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     one, other = row["count_before"], row["count_after"]
-    return row | {"times": str(one) if one == other else f"{one} → {other}"}
+    return row | {"times": _times(one) if one == other else f"{_times(one)} → {_times(other)}"}
+
+
+def _times(count: float) -> str:
+    return f"{count:.4g}"
 
 
 def _signed(seconds: float) -> str:
@@ -118,6 +136,7 @@ _SIDES = [
     Column("difference", "difference", _signed, style="cyan"),
 ]
 _TIMES = Column("times", "times")
+_SURE = Column("significant", "significant", {True: "yes", False: "no"}.__getitem__)
 
 
 def _picture(profile: StepProfile, *seconds: float) -> Picture:

@@ -38,10 +38,10 @@ def headline(prediction: "Prediction") -> str:
     """Return the duration of the step, in one line."""
     row, parts = prediction, prediction.breakdown
     hidden = row.communication - parts["exposed"]
-    ranks = row.workload.num_ranks
-    where = "a rank" if row.workload.source == "trace" else format_count(ranks, "rank")
+    ranks = row.graph.num_ranks
+    where = "a rank" if row.graph.source == "trace" else format_count(ranks, "rank")
     return (
-        f"{row.workload.name} on {where} of {row.platform.name}: "
+        f"{row.graph.name} on {where} of {row.platform.name}: "
         f"{format_time(row.seconds)} a step, predicted "
         f"({format_time(row.low)} to {format_time(row.high)}); communication "
         f"{format_time(row.communication)}, {format_time(max(0.0, hidden))} of it hidden"
@@ -61,6 +61,9 @@ def _rates(prediction: "Prediction", row: Mapping[str, Any]) -> Iterator[str]:
         )
     elif "samples_per_second" in rates:
         yield f"{rates['samples_per_second']:,.0f} samples/s, predicted"
+    for kind in ("tokens", "samples"):
+        if (cost := rates.get(f"cost_per_million_{kind}")) is not None:
+            yield f"{cost:,.3g} for a million {kind} at the given price of a GPU-hour, predicted"
 
 
 def _settings(row: Mapping[str, Any]) -> Iterator[str]:
@@ -79,7 +82,7 @@ def _setting(value: Any) -> str:
 def step_page(prediction: "Prediction", row: Mapping[str, Any] | None = None) -> str:
     """Return the page of a prediction."""
     row = row or prediction.row()
-    title = f"{prediction.workload.name} on {prediction.platform.name}"
+    title = f"{prediction.graph.name} on {prediction.platform.name}"
     first, *rest = sections(prediction, row)
     told = " ".join(
         (headline(prediction), *_rates(prediction, row), *_settings(row), *row.get("notes", ()))
@@ -130,10 +133,10 @@ def _sections(prediction: "Prediction", row: Mapping[str, Any]) -> Iterator[Sect
         names = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
         columns = [Column("stage", "stage"), *(Column(n, n, format_size) for n in names)]
         yield Section("memory of a rank by stage", "", columns, list(stages))
-    if prediction.workload.unsupported:
+    if prediction.graph.unsupported:
         known = [
             {"name": u.name, "count": u.count, "nbytes": u.nbytes, "why": u.why}
-            for u in prediction.workload.unsupported
+            for u in prediction.graph.unsupported
         ]
         columns = [
             _text("name"),

@@ -30,6 +30,11 @@ class Page:
         """Write one line without trailing blanks."""
         self.file.write(line.rstrip() + "\n")
 
+    def write_wrapped(self, text: str, indent: str = "") -> None:
+        """Write text in lines of at most the width; lines after the first are indented."""
+        for line in textwrap.wrap(text, self.width, subsequent_indent=indent) or [""]:
+            self.write(line)
+
     def paint(self, text: str, style: str) -> str:
         """Return text in a style, if the output supports it."""
         code = _CODES.get(style)

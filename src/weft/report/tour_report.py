@@ -155,13 +155,15 @@ def _choices(name: str, plan: Plan) -> Section:
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
-    settings = ", ".join(f"{key} {value}" for key, value in choice.settings.items())
+    settings = ", ".join(f"{key} {value}" for key, value in choice.strategy.settings.items())
     others = "; ".join(
-        f"{each.strategy}: {each.why}" for each in choice.alternatives if each.seconds is not None
+        f"{each.strategy.name}: {each.why}"
+        for each in choice.alternatives
+        if each.seconds is not None
     )
     return {
         "pair": choice.pair,
-        "strategy": choice.strategy,
+        "strategy": choice.strategy.name,
         "settings": settings,
         "seconds": choice.seconds,
         "gain": choice.gain,

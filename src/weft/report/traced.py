@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.report.picture import KINDS, Mark, Picture, PictureLine
-from weft.trace.analysis import CollectiveUse, RankAnalysis
+from weft.trace.analysis.analysis_result import CollectiveUse, RankAnalysis
 from weft.trace.trace import EventKind, Trace
 from weft.trace.trace_collectives import communication
 from weft.units import format_rate, format_size

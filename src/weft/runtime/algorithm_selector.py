@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.collectives.catalogue import MOST_EAGER, REDUCING, ROOTED
+from weft.collectives.catalogue import BUILDERS, MOST_EAGER, REDUCING, ROOTED
 
 if TYPE_CHECKING:
     from weft.hardware.device import Cores
@@ -20,15 +20,19 @@ class AlgorithmSelector:
     where every rank has a core, and tens of microseconds where ranks share one.
     """
 
-    # 2 ranks on 2 cores, all_gather of ordinary memory, eager and pull: 90 and 177 us at 64 KiB,
-    # 292 and 171 us at 256 KiB. In the heap the second copy gains nothing from 16 KiB on.
-    eager: int = 64 << 10
+    # 2 ranks on 2 cores, all_gather of ordinary memory, eager and staged: 2.4 and 2.6 us at 8 KiB,
+    # 3.7 and 3.8 us at 32 KiB, 5.6 and 5.8 us at 64 KiB; in the heap 2.4 and 2.0, 3.6 and 2.3.
+    eager: int = 8 << 10
     # 4 ranks on 2 cores, 64 KiB in the heap, eager and pull: 19 and 141 us.
     eager_oversubscribed: int = 256 << 10
     # Every rank reduces everything, so the work grows with the number of ranks. 2 ranks,
-    # ordinary memory, eager and pull: 42 and 94 us at 64 KiB, 94 and 196 us at 256 KiB.
-    eager_reduced: int = 64 << 10
+    # ordinary memory, eager and staged: 2.1 and 2.2 us at 8 KiB, 2.6 and 2.5 us at 16 KiB.
+    eager_reduced: int = 8 << 10
     eager_reduced_oversubscribed: int = 64 << 10
+    # 2 ranks, all_reduce, staged and pull: ordinary memory 43 and 85 us at 1 MiB, 164 and 230 us at
+    # 4 MiB, 668 and 687 us at 16 MiB; in the heap 15 and 15, 62 and 53, 244 and 201 us. Ranks that
+    # share a core would synchronize too often.
+    staged: int = 4 << 20
     num_buffers: int = 2  # all wait for all: no rank is further ahead
     num_buffers_rooted: int = 8  # a root runs ahead of the receivers
     max_rotating_bytes: int = 256 << 10  # of all buffers: what stays in a core's cache
@@ -53,7 +57,8 @@ class AlgorithmSelector:
             limit = self.eager_oversubscribed if oversubscribed else self.eager
         if mine <= limit:
             return "eager"
-        return plain
+        staged = not oversubscribed and mine <= self.staged and "staged" in BUILDERS[kind]
+        return "staged" if staged else plain
 
     def num_buffers_of(self, kind: str, nbytes: int) -> int:
         """Return the number of scratch buffers that an eager algorithm rotates through."""

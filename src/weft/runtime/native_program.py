@@ -41,14 +41,18 @@ def build_program(
     engine_numbers: Mapping[str, int],
     *,
     elastic: bool = False,
+    direct: CommandTable | None = None,
 ) -> Program:
-    """Build the native program of ``rank``; if elastic, slices are as long as the bound memory."""
+    """Build the native program of ``rank``; if elastic, slices are as long as the bound memory.
+
+    ``direct`` has the offsets of slices of a stage in the data that it stands for.
+    """
     table = placed.layout.table
     rows = placed.layout.rows_of(rank)
     named, reduction = _reductions(table, rows)
     coders, coder = coders_of(table, rows)
     gate, hold = _gates(placed, rank, rows)
-    access_start, accesses = _accesses(placed.layout, rows)
+    access_start, accesses = _accesses(placed.layout, rows, direct or table)
     streams = _instruction_streams(table, rank, rows, engine_numbers)
     try:
         return Program(
@@ -67,7 +71,7 @@ def build_program(
             slot=slot_copies(table, rows),
             streams=streams,
             locations=_locations(placed),
-            own=_own(placed, rank),
+            own=_own(placed, rank, stage_of=-1 if direct is None else 0),
             elastic=elastic,
             num_buffers=placed.layout.num_buffers,
             stamps=placed.start(rank) + placed.layout.stamps,
@@ -100,10 +104,11 @@ def _kinds(table: CommandTable, rows: Ints) -> Ints:
     return np.where(marked, CommandKind.CALL, table.kind[rows]).astype(np.int64)
 
 
-def _accesses(layout: HeapLayout, rows: Ints) -> tuple[Ints, Ints]:
+def _accesses(layout: HeapLayout, rows: Ints, direct: CommandTable) -> tuple[Ints, Ints]:
     """Return where the slices of each row start, and the slices.
 
-    A slice is rank, buffer, offset, bytes, and the distance to the same slice of the next buffer.
+    A slice is rank, buffer, offset, bytes, the distance to the same slice of the next buffer, and
+    the offset of a slice of a stage in its data.
     """
     table = layout.table
     counts = table.access_start[rows + 1] - table.access_start[rows]
@@ -112,7 +117,8 @@ def _accesses(layout: HeapLayout, rows: Ints) -> tuple[Ints, Ints]:
     mine = np.repeat(table.access_start[rows], counts) + inner
     columns = (table.access_rank, table.access_buffer, table.access_offset, table.access_nbytes)
     values = [column[mine].astype(np.int64) for column in columns]
-    return start, np.stack([*values, layout.buffer_stride[table.access_buffer[mine]]], axis=1)
+    values += [layout.buffer_stride[table.access_buffer[mine]]]
+    return start, np.stack([*values, direct.access_offset[mine].astype(np.int64)], axis=1)
 
 
 def _locations(placed: PlacedLayout) -> Ints:
@@ -123,8 +129,8 @@ def _locations(placed: PlacedLayout) -> Ints:
     return locations
 
 
-def _own(placed: PlacedLayout, rank: int) -> Ints:
-    """Return for each buffer: backing offset and bytes, size, shared, read, written."""
+def _own(placed: PlacedLayout, rank: int, stage_of: int) -> Ints:
+    """Return for each buffer: backing offset and bytes, size, shared, read, written, stage of."""
     layout = placed.layout
     roles = [buffer.role for buffer in layout.table.schedule.buffers]
     columns = (
@@ -134,6 +140,7 @@ def _own(placed: PlacedLayout, rank: int) -> Ints:
         layout.shared[:, rank],
         np.asarray([role in ("in", "inout") for role in roles], bool),
         np.asarray([role in ("out", "inout") for role in roles], bool),
+        np.asarray([stage_of if role == "scratch" else -1 for role in roles], np.int64),
     )
     return np.stack([column.astype(np.int64) for column in columns], axis=1)
 

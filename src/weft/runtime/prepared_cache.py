@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from weft._core import DispatchCache
 from weft.collectives import collective, pull
-from weft.collectives.catalogue import BUILDERS
+from weft.collectives.catalogue import BUILDERS, SHARED_MEMORY
 from weft.compress import codec_of, is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import UsageError
@@ -125,11 +125,16 @@ class PreparedCache:
         chosen = signature.algorithm or self.algorithm_of(signature.kind, signature.nbytes)
         algorithm = "pull" if elastic else chosen
         schedule = _schedule_of(signature, comm.num_ranks, algorithm)
+        direct = None
+        if algorithm == "staged":
+            direct = _schedule_of(signature, comm.num_ranks, algorithm, direct=True)
         num_buffers = 1
         if algorithm == "eager" and comm.num_ranks > 1:
             num_buffers = self.selector.num_buffers_of(signature.kind, signature.nbytes)
         self._evict()
-        prepared = prepare(schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers)
+        prepared = prepare(
+            schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers, direct=direct
+        )
         comm.member.end_call(number)
         entry = PreparedCall(prepared, call)
         self._calls[key] = entry
@@ -154,10 +159,11 @@ class PreparedCache:
         )
 
 
-def _schedule_of(signature: CallSignature, num_ranks: int, algorithm: str) -> Schedule:
+def _schedule_of(
+    signature: CallSignature, num_ranks: int, algorithm: str, **options: Any
+) -> Schedule:
     if signature.kind == "exchange":
         return pull.exchange(num_ranks)
-    options: dict[str, Any] = {}
     if signature.op and signature.op != KEEP_ROOT:
         options |= {"dtype": signature.dtype, "op": signature.op}
         _require_order(signature.op, algorithm)
@@ -181,10 +187,10 @@ def _schedule_of(signature: CallSignature, num_ranks: int, algorithm: str) -> Sc
 
 def _require_order(op: str, algorithm: str) -> None:
     """Raise if an operator needs all inputs at once and the algorithm reduces them one by one."""
-    if (op == "avg" or op.startswith("premul")) and algorithm not in ("pull", "eager"):
+    if (op == "avg" or op.startswith("premul")) and algorithm not in SHARED_MEMORY:
         raise UsageError(
-            f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected pull or "
-            "eager).",
+            f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected "
+            f"{', '.join(SHARED_MEMORY)}).",
             "Leave the algorithm out.",
         )
 

@@ -59,6 +59,7 @@ def prepare(
     bound: bool = False,
     elastic: bool = False,
     num_buffers: int = 1,
+    direct: Schedule | None = None,
 ) -> "PreparedSchedule":
     """Allocate memory for ``schedule`` on every rank, so that it can be executed many times.
 
@@ -66,15 +67,23 @@ def prepare(
     which then need no backing memory. ``elastic``: every slice of the schedule is a whole
     buffer, and as long as what is bound to it. ``num_buffers``: scratch buffers to rotate
     through, so that a rank may leave an execution before the others have read its data, and be
-    so many executions ahead of them. Collective: every rank passes the same.
+    so many executions ahead of them. ``direct``: the same commands with the offsets that they
+    use if the memory bound to the first buffer, of which the scratch is a stage, is in the heap
+    (see weft.collectives.staged). Collective: every rank passes the same.
     """
     with world.exclusive(f"prepare {schedule.name}"):
-        return _prepare(schedule, world, bound=bound, elastic=elastic, num_buffers=num_buffers)
+        _require_same(schedule, world)
+        return PreparedSchedule(
+            schedule,
+            world,
+            bound=bound or elastic,
+            elastic=elastic,
+            num_buffers=num_buffers,
+            direct=direct,
+        )
 
 
-def _prepare(
-    schedule: Schedule, world: Communicator, *, bound: bool, elastic: bool, num_buffers: int
-) -> "PreparedSchedule":
+def _require_same(schedule: Schedule, world: Communicator) -> None:
     whole = repr([getattr(schedule, each.name) for each in fields(schedule)])
     digest = hashlib.blake2b(whole.encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
@@ -91,9 +100,6 @@ def _prepare(
             f"{schedule.name}: wrong number of ranks (got {schedule.num_ranks}, this world has "
             f"{world.num_ranks})."
         )
-    return PreparedSchedule(
-        schedule, world, bound=bound or elastic, elastic=elastic, num_buffers=num_buffers
-    )
 
 
 class PreparedSchedule:
@@ -110,11 +116,13 @@ class PreparedSchedule:
         bound: bool = False,
         elastic: bool = False,
         num_buffers: int = 1,
+        direct: Schedule | None = None,
     ) -> None:
         self.schedule = schedule
         self.world = world
         self.table = expand(schedule)
         self._elastic = elastic
+        self._direct = None if direct is None else expand(direct)
         self._layout = layout = HeapLayout(self.table)
         if bound:
             unbacked = unbacked_buffers(layout, stages=world.stages)
@@ -288,7 +296,7 @@ class PreparedSchedule:
         for offset, nbytes in self._layout.ranges(rank):
             world.reserve(self._placed.block + offset, nbytes)
         self.program = build_program(
-            world.member, self._placed, rank, engines, elastic=self._elastic
+            world.member, self._placed, rank, engines, elastic=self._elastic, direct=self._direct
         )
         self._kernels = KernelCalls(world.member, self._placed, rank)
 

@@ -7,10 +7,12 @@ from weft.serving.forward import REDUCTIONS, Forward
 from weft.serving.outcome import ServingOutcome
 from weft.serving.question import Load, Question
 from weft.serving.requests import Request, arriving
+from weft.serving.servers import SERVERS, Server, find_server
 
 __all__ = [
     "FETCHES",
     "REDUCTIONS",
+    "SERVERS",
     "BatchLimits",
     "Engine",
     "Fetcher",
@@ -19,7 +21,9 @@ __all__ = [
     "Load",
     "Question",
     "Request",
+    "Server",
     "ServingOutcome",
     "arriving",
+    "find_server",
     "kv_cache",
 ]

@@ -23,6 +23,8 @@ from weft.serving.outcome import ServingOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from weft.serving.cache import KvCache
     from weft.serving.fetching import Fetcher
     from weft.serving.forward import Forward
@@ -37,13 +39,21 @@ class BatchLimits:
     """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
 
     ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
-    what was answered. Nobody measured it for weft, so it is nothing unless it is said.
+    what was answered; ``admission`` what it does for a request before its prompt is computed:
+    taking it in, cutting it into tokens. A server that is not ``mixed`` computes waiting prompts in
+    passes of their own, in which nobody gets a token. With ``concurrency`` a client keeps so many
+    requests in flight: the next comes when one is answered and ``client`` seconds have passed, in
+    the mean of a random time. That keeps requests of equal length from staying in step.
     """
 
     batch: int = 256
     tokens: int = 8192
     ahead: bool = False
     overhead: float = 0.0
+    admission: float = 0.0
+    mixed: bool = True
+    concurrency: int = 0
+    client: float = 0.0
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.tokens < self.batch:
@@ -106,7 +116,11 @@ class _Run:
         self.held = 0  # tokens that have their place
         count = len(waiting)
         self.first, self.fetching = np.zeros(count), np.zeros(count)
-        self.gaps: list[float] = []
+        self.arrival = np.array([each.arrival for each in waiting])
+        self.pauses = engine.limits.client * np.random.default_rng(0).exponential(1.0, count)
+        if engine.limits.concurrency:
+            self.arrival[engine.limits.concurrency :] = np.inf
+        self.gaps: list[NDArray[np.float64]] = []
         self.computing = self.issuing = 0.0
         self.passes = self.tokens = self.number = 0
 
@@ -122,7 +136,7 @@ class _Run:
                 self.host = self._next_event()
         return ServingOutcome(
             self.first,
-            np.array(self.gaps),
+            np.concatenate([*self.gaps, np.empty(0)]),
             self.fetching,
             self.device - began,
             self.tokens,
@@ -134,12 +148,12 @@ class _Run:
     def _next_event(self) -> float:
         """When a request comes or the blocks of one are there; both lie ahead."""
         times = [each.ready for each in self.active]
-        times += [each.arrival for each in self.waiting]
+        times += self.arrival[self.number :].tolist()
         return min(each for each in times if each > self.host)
 
     def _let_in(self) -> None:
         limits, room = self.engine.limits, self.engine.cache.room
-        while self.waiting and self.waiting[0].arrival <= self.host:
+        while self.waiting and self.arrival[self.number] <= self.host:
             request = self.waiting[0]
             if len(self.active) >= limits.batch or self.held + request.tokens > room:
                 return
@@ -151,14 +165,15 @@ class _Run:
     def _started(self, request: Request) -> _Active:
         """Admit a request; the copies of its blocks are handed out at once, one by one."""
         fetcher, cache = self.engine.fetcher, self.engine.cache
+        admitted = max(self.host, self.arrival[self.number] + self.engine.limits.admission)
         if not fetcher.fetches or not request.cached:
-            return _Active(request, self.number, request.prompt, self.host)
+            return _Active(request, self.number, request.prompt, admitted)
         price = fetcher.price(cache.blocks(request.cached))
         begin = max(self.host, self.copier)
         self.copier = begin + price.seconds
         self.host += price.host
         self.issuing += price.host
-        self.fetching[self.number] = self.copier - request.arrival
+        self.fetching[self.number] = self.copier - self.arrival[self.number]
         return _Active(request, self.number, request.prompt - request.cached, self.copier)
 
     def _chosen(self) -> list[tuple[_Active, int]]:
@@ -166,6 +181,8 @@ class _Run:
         budget = self.engine.limits.tokens
         ready = [each for each in self.active if each.ready <= self.host]
         chosen = [(each, 1) for each in ready if not each.left]
+        if not self.engine.limits.mixed and any(each.left for each in ready):
+            chosen = []
         budget -= len(chosen)
         for each in ready:
             if each.left and budget:
@@ -176,32 +193,58 @@ class _Run:
 
     def _pass(self, chosen: list[tuple[_Active, int]]) -> None:
         forward = self.engine.forward
-        seconds = forward.seconds(pieces_of(chosen))
+        pieces = pieces_of(chosen)
+        seconds = forward.seconds(pieces)
         start = max(self.host + self.launch, self.device)
-        tokens = sum(part for _, part in chosen)
-        slowed = forward.slowed(tokens, self.engine.fetcher.units)
-        self.device = start + overlapped_seconds(seconds, slowed, self.copier - start)
-        self.computing += self.device - start
-        self.passes += 1
+        fetcher, slowdown = self.engine.fetcher, 1.0
+        if self.copier > start:
+            slowdown = forward.slowdown(pieces, fetcher.units, fetcher.rate)
+        took = overlapped_seconds(seconds, slowdown, self.copier - start)
+        alike = self._alike(chosen, start, took)
+        self.device = end_of_first = start + took
+        self.computing += alike * took
+        self.passes += alike
         # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
-        self.host = start if self.engine.limits.ahead else self.device + self.seen
+        ahead = self.engine.limits.ahead
+        for _ in range(alike - 1):
+            start = max((start if ahead else self.device + self.seen) + self.launch, self.device)
+            self.device = start + took
+        self.host = start if ahead else self.device + self.seen
         for each, part in chosen:
-            self._computed(each, part)
+            self._computed(each, part, alike, end_of_first)
         self.active = [each for each in self.active if each.answered < each.request.output]
 
-    def _computed(self, each: _Active, part: int) -> None:
+    def _alike(self, chosen: list[tuple[_Active, int]], start: float, took: float) -> int:
+        """Return how many passes follow that compute as much: all answer, and nobody comes."""
+        if len(chosen) < len(self.active) or any(each.left for each, _ in chosen):
+            return 1
+        left = min(each.request.output - each.answered for each, _ in chosen)
+        mean = sum(each.context for each, _ in chosen) / len(chosen)
+        until = _rounded(math.ceil(mean) + 1, _CONTEXT) - math.ceil(mean)
+        coming = self.arrival[self.number :]
+        room = len(self.active) < self.engine.limits.batch
+        if room and len(coming) and np.isfinite(coming[0]):
+            until = min(until, int((coming[0] - start) / (took + self.launch)))
+        return max(1, min(left, until))
+
+    def _computed(self, each: _Active, part: int, alike: int, end_of_first: float) -> None:
         if each.left:
             each.left -= part
             if each.left:
                 return
-            self.first[each.number] = self.device - each.request.arrival
+            self.first[each.number] = self.device - self.arrival[each.number]
         else:
-            self.gaps.append(self.device - each.last)
-        each.answered += 1
+            gaps = np.full(alike, (self.device - end_of_first) / max(1, alike - 1))
+            gaps[0] = end_of_first - each.last
+            self.gaps.append(gaps)
+        each.answered += alike
         each.last = self.device
-        self.tokens += 1
+        self.tokens += alike
         if each.answered == each.request.output:
             self.held -= each.request.tokens
+            later = np.flatnonzero(np.isinf(self.arrival))[:1]
+            self.arrival[later] = self.device + self.pauses[later]
+            self.arrival[self.number :].sort()
 
 
 def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
@@ -221,14 +264,16 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def overlapped_seconds(seconds: float, slowed: float, copying: float) -> float:
+def overlapped_seconds(seconds: float, slowdown: float, copying: float) -> float:
     """Return what a pass takes that runs next to a copy kernel for ``copying`` seconds.
+
+    The pass advances at ``1 / slowdown`` of its speed until the copy ends, then at full speed.
 
     >>> [overlapped_seconds(1.0, 1.5, copying) for copying in (0.0, 9.0, 0.3)]
     [1.0, 1.5, 1.1]
     """
-    over = min(max(copying, 0.0), seconds * slowed)
-    return seconds + over - over / slowed
+    over = min(max(copying, 0.0), seconds * slowdown)
+    return seconds + over - over / slowdown
 
 
 def _rounded(number: int, step: int) -> int:

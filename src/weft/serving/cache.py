@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
+from weft.hardware.dtypes import recipe_of
 from weft.models.building import ITEM_BYTES
 from weft.units import format_size
 
@@ -31,15 +32,22 @@ class KvCache:
         return -(-tokens * self.token_bytes // self.block_bytes)
 
 
-def kv_cache(model: Transformer, device: Device, block_bytes: int | None = None) -> KvCache:
+def kv_cache(
+    model: Transformer, device: Device, block_bytes: int | None = None, *, narrow: bool = False
+) -> KvCache:
     """Lay out the cache of a model whose ``tp`` ranks share its heads.
 
-    A block is 16 tokens of the keys or of the values of one layer, if nobody says otherwise.
+    A block is 16 tokens of the keys or of the values of one layer, if nobody says otherwise. A
+    ``narrow`` cache keeps them in one byte each. Latent attention keeps its compressed keys and
+    values whole on every rank.
     """
     if block_bytes is not None and block_bytes < 1:
         raise UsageError(f"a block of {block_bytes} bytes holds nothing", "Use 4KiB, say.")
     heads = max(1, (model.kv_heads or model.heads) // model.tp)
-    each = heads * model.head_dim * ITEM_BYTES[model.dtype]
+    item = 1 if narrow else ITEM_BYTES[model.dtype]
+    each = heads * model.head_dim * item
+    if model.kv_rank:
+        each = (model.kv_rank + model.rope_dim) * item // 2
     token = 2 * model.layers * each
     weights = weight_bytes(model)
     left = int(_USED * device.memory_bytes) - weights
@@ -57,4 +65,5 @@ def weight_bytes(model: Transformer) -> int:
     experts = max(1, model.experts // model.ep)
     layer = model.attention_weights + experts * model.mlp_weights
     whole = model.layers * layer + 2 * model.vocab * model.hidden
-    return whole * ITEM_BYTES[model.dtype] // model.tp
+    recipe = recipe_of(model.math or model.dtype)
+    return int(whole * recipe.weight) // model.tp

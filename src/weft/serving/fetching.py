@@ -58,6 +58,12 @@ class Fetcher:
         """Compute units that are busy while blocks come: engines need none."""
         return WORKGROUPS if self.name == "kernel" else 0
 
+    @property
+    def rate(self) -> float:
+        """Bytes a second that arrive while many blocks are fetched."""
+        few, many = self._simulated(_FEW), self._simulated(_MANY)
+        return (_MANY - _FEW) * self.block_bytes / (many.seconds - few.seconds)
+
     def price(self, num_blocks: int) -> FetchPrice:
         """Return what a fetch of so many blocks takes."""
         if num_blocks <= _MANY:

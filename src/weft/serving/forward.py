@@ -1,34 +1,43 @@
 """What one forward pass of a batch takes: prompts and single tokens together, over tp ranks.
 
-The ops of a pass stand one behind the other: what a layer sums over its ranks is needed by the
-next. So its time is the sum of theirs, and every layer takes the same. Nothing is added for the
-host, which replays a graph.
+A pass is a step on the engine that all steps run on, and every layer takes the same. Nothing is
+added for the host, which replays a graph.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from weft.c3 import Gemm, without_units
 from weft.collectives import collective, engine_algorithms
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.fused import Sliced, apart_all_reduce, fused_all_reduce
 from weft.models.transformer import Piece
 from weft.models.transformer_step import build
-from weft.planner.prices import Prices
+from weft.planner.prices import Prices, default_library
 from weft.schedule import Cost
+from weft.schedule.values import Group
 from weft.simulator import collective_units, simulate
+from weft.step import NO_HOST, Collective, Execution, Op, StepEngine
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.transformer import Transformer
-    from weft.workload import Collective, Op, Workload
+    from weft.step import StepGraph, StepRun
 
 # How sums over the ranks of a layer are made: by a library's kernel; gathered by engines and
 # added up by a kernel; in the kernel of the product itself; by the fastest of them.
 REDUCTIONS = ("library", "dma", "fused", "auto")
 _SLICES = (8, 4, 2, 1)  # of a fused product, for each rank
+_COPIER = "copy of blocks"  # a stream of its own
+
+
+class _Copy(NamedTuple):
+    """A kernel that copies blocks into memory: what it holds, for how long, bytes a second."""
+
+    units: int
+    seconds: float
+    rate: float
 
 
 @dataclass
@@ -38,9 +47,11 @@ class Forward:
     model: Transformer
     platform: Platform
     reduction: str = "library"
+    library: str = ""  # of collectives: a server's, or that of the platform
     prices: Prices = field(init=False)
     _known: dict[tuple[Piece, ...], float] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _slowdowns: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -51,53 +62,68 @@ class Forward:
                 f"sums by {self.reduction} stay inside a node, {self.platform.name} has several",
                 f"Use at most {self.platform.node_size} ranks for tp, or --reduce library.",
             )
-        self.prices = Prices(self.platform)
+        self.prices = Prices(self.platform, self.library or default_library(self.platform))
 
     def seconds(self, pieces: tuple[Piece, ...]) -> float:
         """Return what a pass over these pieces takes."""
         if pieces not in self._known:
-            one, two = (self._sum(pieces, layers) for layers in (1, 2))
+            one, two = (self._run(pieces, layers).seconds for layers in (1, 2))
             self._known[pieces] = one + (self.model.layers - 1) * (two - one)
         return self._known[pieces]
 
-    def slowed(self, tokens: int, units: int) -> float:
-        """By how much a pass is slower without so many units: by the largest of its products."""
+    def slowdown(self, pieces: tuple[Piece, ...], units: int, rate: float) -> float:
+        """Return how many times as long a pass takes next to a kernel that copies blocks in.
+
+        The kernel holds ``units`` and writes ``rate`` bytes a second, all the time.
+        """
         if not units:
             return 1.0
-        model = self.model
-        width = model.ffn * (2 if model.gated else 1) // model.tp
-        gemm, device = (
-            Gemm(tokens, width, model.hidden, _math(model)),
-            self.platform.require_device(),
-        )
-        return max(1.0, without_units(gemm, units, device) / without_units(gemm, 0, device))
+        key = pieces, units
+        if key not in self._slowdowns:
+            alone = self._run(pieces, 1).seconds
+            copy = _Copy(units, 2 * alone, rate)
+            self._slowdowns[key] = self._end_of_pass(self._run(pieces, 1, copy)) / alone
+        return self._slowdowns[key]
 
-    def _sum(self, pieces: tuple[Piece, ...], layers: int) -> float:
+    def _run(self, pieces: tuple[Piece, ...], layers: int, copy: _Copy | None = None) -> StepRun:
+        """Simulate a pass over so many layers, with a kernel that copies on another stream."""
         model = replace(self.model, layers=layers, mode="prefill", batch=self._replicas)
-        workload = build("pass", model, self.platform.num_ranks, pieces)
-        (step,) = workload.steps
-        total, before = 0.0, None
-        for op in step.ops:
-            total += self._op(op, before, workload)
-            before = op
-        return total
+        graph = build("pass", model, self.platform.num_ranks, pieces)
+        (step,) = graph.steps
+        executions = {
+            (0, n): Execution(self._collective_seconds(op.collective, step.ops[n - 1], graph))
+            for n, op in enumerate(step.ops)
+            if op.collective is not None
+        }
+        if copy is not None:
+            what = Collective("broadcast", max(1, round(copy.rate * copy.seconds)), group=_COPIER)
+            op = Op(_COPIER, "collective", _COPIER, collective=what, seconds=copy.seconds)
+            graph = replace(
+                graph,
+                steps=(replace(step, ops=(*step.ops, op)),),
+                groups={**graph.groups, _COPIER: Group(1)},
+            )
+            executions[0, len(step.ops)] = Execution(copy.seconds, copy.units)
+        return StepEngine(graph, self.platform, self.prices, host=NO_HOST).run(executions)
+
+    @staticmethod
+    def _end_of_pass(run: StepRun) -> float:
+        ops = run.engine.graph.steps[0].ops
+        return max(run.span((0, n))[1] for n, op in enumerate(ops) if op.stream != _COPIER)
 
     @property
     def _replicas(self) -> int:
         return self.platform.num_ranks // self.model.tp
 
-    def _op(self, op: Op, before: Op | None, workload: Workload) -> float:
-        if op.cost is not None:
-            return self.prices.kernel(op.cost)
-        assert op.collective is not None
-        ranks = workload.members(op.collective.group, 0)
-        if op.collective.kind == "all_reduce":
-            return self._reduced(op.collective, ranks, before)
-        return self._exchanged(op.collective, ranks)
+    def _collective_seconds(self, what: Collective, before: Op, graph: StepGraph) -> float:
+        ranks = graph.members(what.group, 0)
+        if what.kind == "all_reduce":
+            return self._reduced(what, ranks, before)
+        return self._exchanged(what, ranks)
 
-    def _reduced(self, what: Collective, ranks: tuple[int, ...], before: Op | None) -> float:
+    def _reduced(self, what: Collective, ranks: tuple[int, ...], before: Op) -> float:
         """Sum over ranks, as the reduction says; a product that stands before may take part."""
-        product = before.cost if before is not None and before.cost is not None else None
+        product = before.cost
         key = what.nbytes, product
         if key not in self._sums:
             library = self.prices.collective(what, ranks)
@@ -166,7 +192,3 @@ class Forward:
         share = simulate(fused, machine).seconds / simulate(apart, machine).seconds
         alone = self.prices.kernel(product)
         return share * (alone + library) - alone
-
-
-def _math(model: Transformer) -> str:
-    return model.math or model.dtype

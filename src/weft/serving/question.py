@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.serving.cache import KvCache
     from weft.serving.outcome import ServingOutcome
     from weft.serving.requests import Request
+    from weft.serving.servers import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Question:
     reduction: str = "library"
     block_bytes: int | None = None
     engines: int = 1
+    server: Server | None = None
 
     def rows(self, fetches: Sequence[str]) -> list[dict[str, Any]]:
         """Serve the load in each way, and one request alone; gains are over a call a block."""
@@ -100,17 +102,22 @@ class Question:
 
     @cached_property
     def _forward(self) -> Forward:
-        model, num_ranks = self.model, self.model.tp * self.model.ep
+        model = self.model
+        # Experts lie on ranks of their own, or on those that share the other products.
+        num_ranks = max(model.tp, model.expert_tp * model.ep)
         if model.pp > 1 or model.fsdp:
             raise UsageError(
                 "weights of a server lie whole in each stage: pp and fsdp are not served",
                 "Use --set tp=8, and --set ep=.. for experts.",
             )
-        return Forward(model, self.platform.resized(num_ranks), self.reduction)
+        library = self.server.name if self.server else ""
+        return Forward(model, self.platform.resized(num_ranks), self.reduction, library)
 
     @cached_property
     def _cache(self) -> KvCache:
-        return kv_cache(self.model, self.platform.require_device(), self.block_bytes)
+        narrow = self.server is not None and self.server.narrow_cache and "fp8" in self.model.math
+        device = self.platform.require_device()
+        return kv_cache(self.model, device, self.block_bytes, narrow=narrow)
 
     def _fetcher(self, name: str) -> Fetcher:
         known = self._fetchers

@@ -190,7 +190,8 @@ def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
     table, dma, writes = rows.table, rows.dma(), rows.num_writes[mine]
     engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
     keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
-    weight: Floats = np.where(writes > 1, writes * dma.turning, 1.0)
+    turning = np.where(table.kind[mine] == CommandKind.SWAP, dma.swapping, dma.turning)
+    weight: Floats = np.where(writes > 1, writes * turning, 1.0)
     if seconds is not None:
         weight = seconds.core[mine] * dma.engine_rate
     demands.add(mine, keys, weight, dma.engine_rate)

@@ -9,7 +9,14 @@ import numpy as np
 from weft.cost import gemm_grid, is_gemm
 from weft.schedule import Kernel
 from weft.simulator.masks import masked_units
-from weft.simulator.resource_demands import Demands, Resource, key, resource_kind, resource_owner
+from weft.simulator.resource_demands import (
+    LINKS,
+    Demands,
+    Resource,
+    key,
+    resource_kind,
+    resource_owner,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,15 +93,14 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
     each: list[tuple[Any, ...]] = []
     row_grid = np.full(rows.table.num_rows, -1, np.int32)
     tables: list[Floats] = []
-    for grid, units, kernel, mine in found:
+    for grid, units, _, mine in found:
         table = traffic_weights(grid, units, rows.platform, float(size[mine[0]]))
         for row in mine.tolist():
             row_grid[row] = len(each)
             edge = _memory_edge(row, columns)
-            fixed = kernel.cost.family == "gemm-static"
-            each.append((*pieces_of(grid), units, grid.slots, fixed, edge))
+            each.append((*grid.handed_out, units, grid.slots, edge))
             tables.append(table)
-    tiles, seconds, units_, slots, fixed_, edges = zip(*each, strict=True)
+    tiles, seconds, units_, slots, edges = zip(*each, strict=True)
     starts = np.concatenate(([0], np.cumsum([len(table) for table in tables])))
     return {
         "row_grid": row_grid,
@@ -102,17 +108,12 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
         "grid_tile_seconds": np.array(seconds, np.float64),
         "grid_units": np.array(units_, np.int32),
         "grid_slots": np.array(slots, np.int32),
-        "grid_fixed": np.array(fixed_, np.uint8),
         "grid_edge": np.array(edges, np.int32),
         "grid_traffic_start": starts.astype(np.int64),
         "grid_traffic": np.concatenate(tables),
         **_loads(rows, device, columns["key"]),
+        **_clocks(rows, device, columns["key"]),
     }
-
-
-def pieces_of(grid: Grid) -> tuple[int, float]:
-    """How many pieces are handed out, and how long each takes."""
-    return grid.tiles * grid.pieces, grid.tile_seconds / grid.pieces
 
 
 def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> Floats:
@@ -148,4 +149,19 @@ def _loads(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
         "slowed_second": np.array(second, np.int32),
         "load_stretch": device.kernels.load_latency,
         "dispatch_share": device.kernels.dispatch_share,
+    }
+
+
+def _clocks(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
+    """Return the watts that traffic takes from computation: links pay for both directions."""
+    kind, owner = resource_kind(keys), rows.symmetry.representative(resource_owner(keys))
+    power, links = device.power, np.isin(kind, LINKS)
+    joules = np.where(links, 2 * power.link_byte, 0.0)
+    joules[kind == Resource.MEMORY] = power.memory_byte
+    pool = np.minimum(np.searchsorted(rows.ranks, owner), len(rows.ranks) - 1)
+    paid = (joules > 0) & (rows.ranks[pool] == owner)
+    return {
+        "clock_joules": device.kernels.clock_coupling * joules,
+        "clock_pool": np.where(paid, pool, -1).astype(np.int32),
+        "clock_watts": power.unit,
     }

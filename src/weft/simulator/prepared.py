@@ -15,7 +15,7 @@ import numpy as np
 from weft import _core
 from weft.schedule import CommandKind, Launch, expand
 from weft.simulator.flows import unit_rate
-from weft.simulator.grids import byte_weight, pieces_of
+from weft.simulator.grids import byte_weight
 from weft.simulator.resource_demands import Resource, resource_kind, resource_owner
 from weft.simulator.row_pricing import price
 from weft.simulator.rows import Rows
@@ -131,7 +131,7 @@ class Prepared:
         columns, (rows, memory, work, cache, table) = self._columns, self._gemm
         weight = byte_weight(self._platform, units)
         size = traffic(units) / weight
-        tiles, tile_seconds = pieces_of(grid)
+        tiles, tile_seconds = grid.handed_out
         columns["size"][rows] = size
         weights = columns["demand_weight"]
         weights[memory] = weight

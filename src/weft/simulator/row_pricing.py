@@ -134,6 +134,7 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
     if engines.any():
         packets = np.ceil(size[engines] / rows.dma().packet_bytes)
         before[engines] = rows.dma().start * np.maximum(packets, 1)
+        before[_other_sources(rows)] += rows.dma().other_source
         before[_draining(rows)] = rows.dma().drain
         before[_observing(rows)] = rows.dma().observe
     if device is not None:
@@ -175,6 +176,17 @@ def _coding(rows: Rows) -> Floats:
             chunks = table.access_nbytes[table.access_start[mine] + decodes].tolist()
             seconds[mine] = [rates.seconds(chunk, decodes=decodes) for chunk in chunks]
     return seconds
+
+
+def _other_sources(rows: Rows) -> Ints:
+    """Copies of engines that follow one which read other bytes: theirs are asked for only then."""
+    table = rows.table
+    after = np.flatnonzero(rows.by_engine[1:] & rows.by_engine[:-1] & (np.diff(table.thread) == 0))
+    first = table.access_start[[after, after + 1]]
+    columns = (table.access_rank, table.access_buffer, table.access_offset)
+    same = np.all([column[first[0]] == column[first[1]] for column in columns], axis=0)
+    others: Ints = after[~same] + 1
+    return others
 
 
 def _draining(rows: Rows) -> Ints:

@@ -81,7 +81,7 @@ class AloneColumns:
             "size": size,
             "cap": np.ones(count),
             "units": np.zeros(count, np.int32),
-            "capacity": np.ones(len(engine.workload.steps)),
+            "capacity": np.ones(len(engine.graph.steps)),
             "demand_start": np.zeros(count + 1, np.int64),
             "demand_resource": np.empty(0, np.int32),
             "demand_weight": np.empty(0),
@@ -109,8 +109,8 @@ class ContendedColumns:
     """
 
     def __init__(self, engine: StepEngine) -> None:
-        count, classes = len(engine.fixed["step"]), len(engine.workload.steps)
-        device = engine.device
+        count, classes = len(engine.fixed["step"]), len(engine.graph.steps)
+        device, self._classes = engine.device, classes
         self._size, self._cap = np.zeros(count), np.full(count, np.inf)
         self._own = np.zeros(count)  # seconds of flows alone
         self._units = np.zeros(count, np.int32)
@@ -220,7 +220,7 @@ class ContendedColumns:
         state["demand_weight"][edge + 2] = mover.demand
         state["capacity"][resource] = mover.capacity
         state["slowed_second"][resource] = (
-            -1 if mover.by_engines else 2 * len(engine.workload.steps) + place[0]
+            -1 if mover.by_engines else 2 * len(engine.graph.steps) + place[0]
         )
 
     def changed(
@@ -260,12 +260,26 @@ class ContendedColumns:
         return {
             "row_grid": row_grid,
             "grid_units": np.full(count, engine.device.units, np.int32),
-            "grid_fixed": np.zeros(count, np.uint8),
             **self._grid_traffic(engine),
             "slowed_first": np.ascontiguousarray(self._slowed[:, 0]),
             "load_stretch": kernels.load_latency,
             "dispatch_share": kernels.dispatch_share,
+            **self._clock_columns(engine),
         }
+
+    def _clock_columns(self, engine: StepEngine) -> dict[str, Any]:
+        """Return the watts that traffic takes from products: ports pay for both directions."""
+        device, classes = engine.device, self._classes
+        joules = np.zeros(len(self._capacity))
+        pool = np.full(len(self._capacity), -1, np.int32)
+        for each in range(classes):
+            joules[classes + each] = device.power.memory_byte
+            pool[classes + each] = each
+            ports = slice(self._ports + 2 * each, self._ports + 2 * each + 2)
+            joules[ports] = 2 * device.power.link_byte
+            pool[ports] = each
+        joules *= device.kernels.clock_coupling
+        return {"clock_joules": joules, "clock_pool": pool, "clock_watts": device.power.unit}
 
     def _grid_traffic(self, engine: StepEngine) -> dict[str, Any]:
         """Return what products ask of memory on fewer units, where there is room for that."""

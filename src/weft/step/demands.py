@@ -17,7 +17,7 @@ import numpy as np
 from weft.cost import gemm_grid, is_gemm
 from weft.cost.bus import bus_factor
 from weft.simulator import collective_units, unit_rate
-from weft.simulator.grids import byte_weight, pieces_of
+from weft.simulator.grids import byte_weight
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.cost import Grid
     from weft.hardware import Device, Platform
     from weft.schedule import Cost
-    from weft.workload import Collective
+    from weft.step import Collective
 
     Floats = NDArray[np.float64]
 
@@ -98,6 +98,8 @@ class OpDemands:
         size = seconds * rate
         memory = min(cost.nbytes / size, device.memory_rate / rate)
         needed = UNITS_FOR_MEMORY if is_memory_bound(cost, device) else 1.0
+        if cost.tiles > 1:  # as recorded: workgroups that do not fill the device leave units idle
+            needed = min(needed, cost.tiles / device.units)
         return Flow(size, rate, memory, needed * device.units / rate), None
 
     def copy(self, cost: Cost, seconds: float) -> tuple[Flow, None]:
@@ -113,7 +115,7 @@ class OpDemands:
         stretch = seconds / alone
         weight = byte_weight(self.platform, device.units)
         size = stretch * traffic / weight
-        tiles, tile_seconds = pieces_of(grid)
+        tiles, tile_seconds = grid.handed_out
         cache = grid.inner_traffic() * stretch / size
         return Flow(size, 0.0, weight), GridTiles(
             grid, tiles, stretch * tile_seconds, cache, stretch
@@ -163,8 +165,8 @@ class OpDemands:
 
 def is_memory_bound(cost: Cost, device: Device) -> bool:
     """Return whether memory rather than arithmetic bounds a kernel."""
-    if not cost.flops:
-        return cost.family not in _ARITHMETIC
+    if not cost.flops:  # a recorded product of unknown shape has tiles and no bytes
+        return cost.family not in _ARITHMETIC and (cost.nbytes > 0 or cost.tiles == 1)
     known = device.flops.get(cost.dtype) or max(device.flops.values(), key=lambda r: r.achieved)
     return cost.nbytes / device.memory_rate > cost.flops / known.achieved
 

@@ -18,11 +18,11 @@ from weft import _core
 from weft.errors import WorkloadError
 from weft.step.columns import AloneColumns, ContendedColumns, Dispatch
 from weft.step.demands import Flow, Mover, OpDemands
+from weft.step.durations import SHORTEST, host_of, seconds_of
 from weft.step.execution import Execution
 from weft.step.layout import StepLayout
+from weft.step.matching import match_collectives
 from weft.step.run import StepRun
-from weft.workload.alone import SHORTEST, host_of, seconds_of
-from weft.workload.meeting import meetings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Platform
+    from weft.step import HostModel, Op, PriceSource, StepGraph
     from weft.step.layout import Place
-    from weft.workload import HostModel, Op, PriceSource, Workload
-    from weft.workload.meeting import Meeting
+    from weft.step.matching import MatchedCollective
 
     Floats = NDArray[np.float64]
 
@@ -47,23 +47,23 @@ class StepEngine:
 
     def __init__(
         self,
-        workload: Workload,
+        graph: StepGraph,
         platform: Platform,
         prices: PriceSource,
         *,
         host: HostModel | None = None,
-        met: Mapping[Place, Meeting] | None = None,
+        met: Mapping[Place, MatchedCollective] | None = None,
         period: Callable[[StepRun], float] | None = None,
     ) -> None:
         """Lay the step out; ``period`` says what a run of several iterations takes."""
-        self.workload, self.platform, self.period = workload, platform, period
+        self.graph, self.platform, self.period = graph, platform, period
         self.device = platform.require_device()
-        self.met = meetings(workload, platform.node_size) if met is None else met
+        self.met = match_collectives(graph, platform.node_size) if met is None else met
         self.demands = OpDemands(platform)
         self._crossing: dict[int, bool] = {}
         self._flows: dict[object, tuple[Flow, Mover]] = {}
         self.seconds = self._priced(prices)
-        self.layout = StepLayout(workload, self.device, host or host_of(platform), self.met)
+        self.layout = StepLayout(graph, self.device, host or host_of(platform), self.met)
 
     def run(
         self,
@@ -86,7 +86,7 @@ class StepEngine:
         start[list(self.layout.pauses)] += list(self.layout.pauses.values())
         if np.isnan(end).any():
             raise WorkloadError(
-                f"{self.workload.name}: ranks wait for each other and none can go on",
+                f"{self.graph.name}: ranks wait for each other and none can go on",
                 "Collectives of the same ranks must come in the same order on all of them.",
             )
         return StepRun(self, start, end)
@@ -176,7 +176,7 @@ class StepEngine:
     def _contends(self) -> bool:
         """Whether ops may run at once: on several streams, and not where a rank is one core."""
         streams = (
-            len({op.stream for op in step.ops if op.kind != "host"}) for step in self.workload.steps
+            len({op.stream for op in step.ops if op.kind != "host"}) for step in self.graph.steps
         )
         return not self.device.is_core and max(streams, default=0) > 1
 
@@ -190,12 +190,12 @@ class StepEngine:
 
     def collective_flow(self, place: Place, how: Execution | None = None) -> tuple[Flow, Mover]:
         """Return what a collective demands, by default as its library carries it out."""
-        meeting, how = self.met[place], how or Execution(self.seconds[place])
-        key = meeting.what, len(meeting.ranks), self.crosses_nodes(place), how
+        matched, how = self.met[place], how or Execution(self.seconds[place])
+        key = matched.what, len(matched.ranks), self.crosses_nodes(place), how
         if key not in self._flows:
             self._flows[key] = self.demands.collective(
-                meeting.what,
-                len(meeting.ranks),
+                matched.what,
+                len(matched.ranks),
                 self.own(how.seconds),
                 units=how.units,
                 by_engines=how.by_engines,
@@ -208,16 +208,22 @@ class StepEngine:
 
         That is the rate of the fastest collective alone: collectives that run at once share it.
         """
-        rates = np.full(2 * len(self.workload.steps), 1.0)
+        rates = np.full(2 * len(self.graph.steps), 1.0)
         for place in self.layout.launch_row:
             flow, mover = self.collective_flow(place)
             port = 2 * place[0] + self.crosses_nodes(place)
             rates[port] = max(rates[port], mover.transfers * flow.cap)
         return rates
 
-    def repriced(self, prices: PriceSource, recorded: float = 1.0) -> StepEngine:
-        """Return the same step with other prices, and ``recorded`` times the recorded durations."""
+    def repriced(
+        self, prices: PriceSource, recorded: float = 1.0, *, host: float = 1.0
+    ) -> StepEngine:
+        """Return the same step with other prices.
+
+        Recorded durations are ``recorded`` times, and overheads of the host ``host`` times as long.
+        """
         before = self.fixed["before"].copy()
+        before[list(self.layout.issue_row.values())] *= host
         for place, row in self.layout.issue_row.items():
             op = self.op(place)
             if op.kind == "host" and op.seconds:
@@ -229,14 +235,14 @@ class StepEngine:
         return {
             (c, n): seconds_of(op, self.met.get((c, n)), prices)
             * (1.0 if op.seconds is None else recorded)
-            for c, step in enumerate(self.workload.steps)
+            for c, step in enumerate(self.graph.steps)
             for n, op in enumerate(step.ops)
             if op.kind != "host"
         }
 
     def op(self, place: Place) -> Op:
         """Return an op of the step."""
-        return self.workload.steps[place[0]].ops[place[1]]
+        return self.graph.steps[place[0]].ops[place[1]]
 
     def own(self, seconds: float) -> float:
         """Return what is left of a duration when its launch is over."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from weft.hardware import Device
-    from weft.workload import HostModel, Op, Workload
-    from weft.workload.meeting import Meeting
+    from weft.step import HostModel, Op, StepGraph
+    from weft.step.matching import MatchedCollective
 
 Place = tuple[int, int]  # class of ranks, number of the op
 FLOW, SIGNAL, WAIT, LAUNCH, SUBMIT, NOTHING = range(6)  # as simulation.hpp numbers them
@@ -93,12 +93,12 @@ class StepLayout:
 
     def __init__(
         self,
-        workload: Workload,
+        graph: StepGraph,
         device: Device,
         host: HostModel,
-        met: Mapping[Place, Meeting],
+        met: Mapping[Place, MatchedCollective],
     ) -> None:
-        self.workload, self.device, self.model, self.met = workload, device, host, met
+        self.graph, self.device, self.model, self.met = graph, device, host, met
         self.rows = LayoutRows()
         self.row: dict[Place, int] = {}
         self.launch_row: dict[Place, int] = {}
@@ -106,13 +106,13 @@ class StepLayout:
         self.waiting_row: dict[Place, int] = {}
         self.pauses: dict[int, float] = {}
         self.streams: list[dict[str, int]] = []  # by class of ranks, the thread of each stream
-        last = max((meeting.number for meeting in met.values()), default=-1)
-        self.num_flags = (last + 1) * len(workload.steps)
-        for number in range(len(workload.steps)):
+        last = max((matched.number for matched in met.values()), default=-1)
+        self.num_flags = (last + 1) * len(graph.steps)
+        for number in range(len(graph.steps)):
             self._lay_out(number)
 
     def _lay_out(self, number: int) -> None:
-        step, rows = self.workload.steps[number], self.rows
+        step, rows = self.graph.steps[number], self.rows
         ops = step.ops
         host = rows.new_thread(number)
         streams: dict[str, int] = {}
@@ -189,11 +189,11 @@ class StepLayout:
 
     def _meet(self, number: int, n: int, thread: int) -> None:
         """Signal the other classes of a collective, and wait for them."""
-        meeting, rows = self.met.get((number, n)), self.rows
-        if meeting is None or len(meeting.classes) < 2:
+        matched, rows = self.met.get((number, n)), self.rows
+        if matched is None or len(matched.classes) < 2:
             return
-        first = meeting.number * len(self.workload.steps)
-        others = [other for other in meeting.classes if other != number]
+        first = matched.number * len(self.graph.steps)
+        others = [other for other in matched.classes if other != number]
         for other in others:
             rows.add(SIGNAL, thread, flag=first + other, latency=self.device.signal)
         rows.add(WAIT, thread, flag=first + number, count=len(others))
@@ -228,7 +228,7 @@ class StepLayout:
         target = np.array(rows.target, np.int32)
         fed = np.zeros(rows.num_threads, np.uint8)
         fed[target[target >= 0]] = 1
-        classes = len(self.workload.steps)
+        classes = len(self.graph.steps)
         return {
             "step": np.array(rows.step, np.uint8),
             "thread": thread,

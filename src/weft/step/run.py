@@ -43,7 +43,7 @@ class StepRun:
     row_end: Floats
 
     def __repr__(self) -> str:
-        return f"<StepRun of {self.engine.workload.name}: {self.seconds:.6g} s>"
+        return f"<StepRun of {self.engine.graph.name}: {self.seconds:.6g} s>"
 
     @cached_property
     def seconds(self) -> float:
@@ -73,7 +73,7 @@ class StepRun:
         The k-th kernel or copy of a queue is the k-th op of its stream.
         """
         engine, fixed = self.engine, self.engine.fixed
-        steps = engine.workload.steps
+        steps = engine.graph.steps
         shown = fixed["thread_launch"][fixed["thread"]] < 0  # a collective is one span
         rows = np.flatnonzero(shown)
         queues, queue = self._queues()
@@ -83,7 +83,7 @@ class StepRun:
         count, flag = len(rows), fixed["flag"][rows].astype(np.int64)
         to = np.where(target >= 0, target, 0)
         return Timeline(
-            schedule=engine.workload.name,
+            schedule=engine.graph.name,
             platform=engine.platform.name,
             basis="predicted",
             num_ranks=len(steps),
@@ -112,7 +112,7 @@ class StepRun:
         """Return the names of queues and, for each thread, which of them it is."""
         engine = self.engine
         pool = engine.fixed["thread_pool"].tolist()
-        of_class = [0] * len(engine.workload.steps)
+        of_class = [0] * len(engine.graph.steps)
         number = np.full(len(pool), -1, np.int32)
         for thread, launch in enumerate(engine.fixed["thread_launch"].tolist()):
             if launch < 0:

@@ -1,16 +1,15 @@
-"""A step as a list of device ops, whatever its source, and the comparison of two steps.
+"""A step as a list of device ops, whatever its source.
 
-A StepProfile is built from a predicted, planned or measured Timeline, or from a recorded trace. Ops
-of two profiles are compared by name: how often they ran, for how long, and how much was exposed.
+A StepProfile is built from a predicted, planned or measured Timeline, or from a recorded trace;
+``step_diff.py`` compares two of them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +29,8 @@ class OpSpan:
     stream: str
     start: float
     end: float
+    family: str = ""  # of kernels, as in the kernel table of a trace
+    shape: str = ""  # of the inputs, if known
 
     @property
     def seconds(self) -> float:
@@ -98,90 +99,3 @@ class StepProfile:
 def by_start(ops: Iterable[OpSpan]) -> tuple[OpSpan, ...]:
     """Return ops sorted by start."""
     return tuple(sorted(ops, key=lambda op: (op.start, op.end)))
-
-
-@dataclass(frozen=True, slots=True)
-class OpChange:
-    """How the ops of one name changed: count, duration, exposed time."""
-
-    name: str
-    kind: OpKind
-    count: tuple[int, int]
-    seconds: tuple[float, float]
-    exposed: tuple[float, float]
-
-    @property
-    def difference(self) -> float:
-        """The increase in seconds."""
-        return self.seconds[1] - self.seconds[0]
-
-    def as_row(self) -> dict[str, Any]:
-        """Return a row with the keys of ``weft diff``."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "count_before": self.count[0],
-            "count_after": self.count[1],
-            "before": self.seconds[0],
-            "after": self.seconds[1],
-            "difference": self.difference,
-            "exposed_before": self.exposed[0],
-            "exposed_after": self.exposed[1],
-        }
-
-
-@dataclass(frozen=True)
-class StepDiff:
-    """Two profiles of a step and their differences, the largest first."""
-
-    before: StepProfile
-    after: StepProfile
-    changes: tuple[OpChange, ...]
-
-    def __repr__(self) -> str:
-        return f"<StepDiff of {self.before.label} and {self.after.label}>"
-
-    @property
-    def matched(self) -> float:
-        """The fraction of the ops of both that have a counterpart in the other."""
-        both = sum(2 * min(change.count) for change in self.changes)
-        return both / max(1, len(self.before.ops) + len(self.after.ops))
-
-
-def diff(before: StepProfile, after: StepProfile) -> StepDiff:
-    """Compare two profiles of the same step."""
-    sides = [_by_name(profile) for profile in (before, after)]
-    names = dict.fromkeys(name for side in sides for name in side)
-    changes = []
-    for name in names:
-        one, other = (side.get(name, _Sum()) for side in sides)
-        changes.append(
-            OpChange(
-                name,
-                one.kind or other.kind or "compute",
-                (one.count, other.count),
-                (one.seconds, other.seconds),
-                (one.exposed, other.exposed),
-            )
-        )
-    changes.sort(key=lambda change: -abs(change.difference))
-    return StepDiff(before, after, tuple(changes))
-
-
-@dataclass
-class _Sum:
-    kind: OpKind | None = None
-    count: int = 0
-    seconds: float = 0.0
-    exposed: float = 0.0
-
-
-def _by_name(profile: StepProfile) -> dict[str, _Sum]:
-    found: dict[str, _Sum] = defaultdict(_Sum)
-    for op, exposed in zip(profile.ops, profile.exposed, strict=True):
-        each = found[op.name]
-        each.kind = op.kind
-        each.count += 1
-        each.seconds += op.seconds
-        each.exposed += exposed
-    return dict(found)

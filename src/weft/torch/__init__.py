@@ -7,7 +7,9 @@ dist.init_process_group("weft")
 """
 
 from weft.fused import column_wise, row_wise, table_wise
-from weft.torch.apply.apply_plan import Applied, apply
+from weft.torch.apply.applied import Applied
+from weft.torch.apply.apply_plan import apply
+from weft.torch.apply.inductor_overlap import inductor_prices, schedule_overlap
 from weft.torch.apply.step_watch import PlanWarning
 from weft.torch.backend.compression import compress
 from weft.torch.backend.fsdp_heap import use_heap
@@ -26,6 +28,12 @@ from weft.torch.embedding.row_optimizers import SGD, RowwiseAdagrad
 from weft.torch.embedding.table_storage import quantize_rows
 from weft.torch.linear.expert_combine import ExpertCombine
 from weft.torch.linear.parallel_linear import AllGatherLinear, GemvAllReduce, LinearReduceScatter
+from weft.torch.monitoring.job_monitor import JobMonitor, monitor
+from weft.torch.monitoring.overlap_report import OverlapReport, overlap_report
+from weft.torch.resharding.reshard_tensor import Resharding, reshard
+from weft.torch.symmetric_memory import symmetric_memory_backend
+from weft.torch.weights.weight_receiver import WeightReceiver
+from weft.torch.weights.weight_sender import PublishedUpdate, WeightSender
 
 __all__ = [
     "SGD",
@@ -35,19 +43,30 @@ __all__ = [
     "EmbeddingBags",
     "ExpertCombine",
     "GemvAllReduce",
+    "JobMonitor",
     "LinearReduceScatter",
+    "OverlapReport",
     "PlanWarning",
+    "PublishedUpdate",
+    "Resharding",
     "RowwiseAdagrad",
     "WeftProcessGroup",
+    "WeightReceiver",
+    "WeightSender",
     "apply",
     "column_wise",
     "compress",
     "empty",
     "free",
+    "inductor_prices",
+    "monitor",
     "monitored_barrier",
+    "overlap_report",
     "paths",
     "quantize_rows",
+    "reshard",
     "row_wise",
+    "schedule_overlap",
     "set_engines",
     "table_wise",
     "use_heap",
@@ -55,3 +74,4 @@ __all__ = [
 ]
 
 register()
+symmetric_memory_backend.register()

@@ -1,6 +1,6 @@
 """Traces: readers of profiler formats, analysis, and timelines written for Perfetto."""
 
-from weft.trace.analysis import (
+from weft.trace.analysis.analysis_result import (
     Analysis,
     CollectiveUse,
     RankAnalysis,
@@ -8,9 +8,9 @@ from weft.trace.analysis import (
     StepAnalysis,
     Straggler,
 )
-from weft.trace.analyzing import analyze, analyze_traces
+from weft.trace.analysis.analyzing import analyze, analyze_traces
+from weft.trace.formats.reading import read
 from weft.trace.perfetto import perfetto_json, write_perfetto
-from weft.trace.reading import read
 from weft.trace.trace import EventKind, StepMark, Trace, TraceColumns
 from weft.trace.trace_collectives import TracedCollective, collectives, communication
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.timeline.intervals import IntervalSet
-from weft.trace.analysis import Analysis, CollectiveUse, RankAnalysis
+from weft.trace.analysis.analysis_result import Analysis, CollectiveUse, RankAnalysis
 from weft.trace.perfetto import json_text, meta, nanoseconds, write_trace
 from weft.trace.trace import EventKind, Ints, Trace
 from weft.trace.trace_collectives import communication

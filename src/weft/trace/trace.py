@@ -19,7 +19,7 @@ from weft import _core
 from weft.units import brief
 
 if TYPE_CHECKING:
-    from weft.trace.graph import Graph
+    from weft.trace.formats.graph import Graph
 
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]

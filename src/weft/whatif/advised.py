@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.errors import WeftError
-from weft.trace.analysis import REPLAYED
-from weft.trace.analyzing import analyze as analyze_files
-from weft.trace.trace_advice import KERNELS, late_rank, losses
+from weft.trace.analysis.analysis_result import REPLAYED
+from weft.trace.analysis.analyzing import analyze as analyze_files
+from weft.trace.analysis.trace_advice import KERNELS, late_rank, losses
 from weft.whatif.answer import NO_STRAGGLER, answers_of
 
 if TYPE_CHECKING:
@@ -21,17 +21,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft.trace import Analysis, StepAdvice
-    from weft.trace.analyzing import JobAnalysis
-    from weft.trace.trace_advice import Loss
+    from weft.trace.analysis.analyzing import JobAnalysis
+    from weft.trace.analysis.many_ranks import Progress
+    from weft.trace.analysis.trace_advice import Loss
     from weft.whatif.answer import Answer
 
 _HOST = "no-host"  # nothing done about the host saves more
 _NO_CHANGE = "weft whatif has no such change"
 
 
-def analyze(paths: str | Path | Iterable[str | Path]) -> Analysis:
-    """Read the traces of a job, one file a rank; say where its time goes and what to do first."""
-    return analyze_files(paths, replayed)
+def analyze(
+    paths: str | Path | Iterable[str | Path], *, on: str = "", progress: Progress | None = None
+) -> Analysis:
+    """Read the traces of a job, one per rank; say where its time goes and what to do first.
+
+    ``paths`` are files, folders, globs or zip archives; ``on`` is the machine of traces that name
+    no device.
+    """
+    return analyze_files(paths, replayed, on=on, progress=progress)
 
 
 def replayed(found: JobAnalysis) -> list[StepAdvice]:

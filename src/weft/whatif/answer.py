@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.trace import Trace, read
-from weft.trace.align import RankTrace
-from weft.trace.reading import jobs_of
+from weft.trace.analysis.align import RankTrace
+from weft.trace.formats.reading import jobs_of
 from weft.units import brief
 from weft.whatif.change import NAMES, Change, change, scaling_of
 from weft.whatif.joined_job import job_of, job_replay, straggler, without_straggler
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.step import StepRun
     from weft.timeline import Timeline
-    from weft.trace.align import AlignedJob
+    from weft.trace.analysis.align import AlignedJob
     from weft.whatif.joined_job import JobReplay
     from weft.whatif.model import ReplayModel
     from weft.whatif.replay import Replay

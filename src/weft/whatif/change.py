@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.buckets import with_buckets
 from weft.planner.plan import Limits
-from weft.schedule.strategy_table import STRATEGIES
+from weft.schedule.strategy import STRATEGIES
 from weft.schedule.values import Group
+from weft.trace.recorded.overheads import USUAL_GAP
+from weft.trace.recorded.recorded_step import INPUT, LEAST, MARK
 from weft.units import format_time
-from weft.whatif.overheads import USUAL_GAP
-from weft.whatif.recorded_step import INPUT, LEAST, MARK
 
 if TYPE_CHECKING:
-    from weft.step import StepRun
+    from weft.step import Op, RankStep, StepGraph, StepRun
     from weft.whatif.model import ReplayModel
-    from weft.workload import Op, Step, Workload
 
 _BUCKETS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")  # that go in one message
 
@@ -82,7 +81,7 @@ def _strategy(model: ReplayModel, name: str) -> Change | None:
     strategy, codec = _CODECS.get(name, (name, "pack"))
     if strategy == "concurrent":
         return Change(name, "as recorded", model.run)
-    draft = model.draft(Limits(error=1.0, codecs=(codec,)))
+    draft = model.draft(Limits(error=1.0, codecs=(codec,), hypothetical=True))
     chosen, there = draft.search.by_strategy(strategy)
     if not there:
         return None
@@ -90,9 +89,9 @@ def _strategy(model: ReplayModel, name: str) -> Change | None:
     members = sum(
         len(options.group.members)
         for options, one in zip(draft.search.options, chosen, strict=True)
-        if one.strategy == strategy
+        if one.strategy.name == strategy
     )
-    count = sum(op.collective is not None for op in model.engine.workload.ops())
+    count = sum(op.collective is not None for op in model.engine.graph.ops())
     why = f"on {model.prices.platform.name}, {_share(members, count)} of its collectives by "
     why += codec if STRATEGIES[strategy].coded else strategy
     return Change(name, why, draft.search.run(chosen), () if all_moved is None else (all_moved,))
@@ -137,7 +136,7 @@ def _ranks(model: ReplayModel, name: str, times: float) -> Change:
 
     def share(op: Op) -> float:
         assert op.collective is not None
-        count = model.workload.group(op.collective.group).size
+        count = model.graph.group(op.collective.group).size
         now = model.price(op.collective)
         then = model.price(op.collective, max(1, round(count * times)))
         return then / now if now and then else 1.0
@@ -149,21 +148,21 @@ def _ranks(model: ReplayModel, name: str, times: float) -> Change:
 def _buckets(model: ReplayModel, name: str, times: float) -> Change | None:
     """Merge or split collectives of one kind that follow each other on a stream."""
 
-    def chosen(step: Step) -> frozenset[int]:
+    def chosen(step: RankStep) -> frozenset[int]:
         return frozenset(
             number
             for number, op in enumerate(step.ops)
             if op.collective is not None and op.collective.kind in _BUCKETS
         )
 
-    made = with_buckets(model.workload, times, chosen, model.price)
+    made = with_buckets(model.graph, times, chosen, model.price)
     if made is None:
         return None
     if times >= 1:
         why = f"every {round(times)} of a kind go as one behind the last; their waiting adds up"
     else:
         why = f"each in {round(1 / times)} pieces, ready one after the other since the one before"
-    return Change(name, why, model.engine_of(made.workload).run())
+    return Change(name, why, model.engine_of(made.graph).run())
 
 
 def _no_waiting(model: ReplayModel, name: str) -> Change:
@@ -187,12 +186,12 @@ def _without_moving(op: Op) -> Op:
     return op if op.collective is None else replace(op, seconds=0.0)
 
 
-def _unmet(workload: Workload) -> Workload:
+def _unmet(graph: StepGraph) -> StepGraph:
     """Return every recorded rank groups of its own, so that nobody waits for another."""
-    if len(workload.steps) < 2:
-        return workload
-    groups, steps = dict(workload.groups), []
-    for number, step in enumerate(workload.steps):
+    if len(graph.steps) < 2:
+        return graph
+    groups, steps = dict(graph.groups), []
+    for number, step in enumerate(graph.steps):
         name = f"rank {number}"
         groups[name] = Group(1, ranks=(number,))
         ops = (
@@ -201,7 +200,7 @@ def _unmet(workload: Workload) -> Workload:
             for op in step.ops
         )  # fmt: skip
         steps.append(replace(step, ops=tuple(ops)))
-    return replace(workload, steps=tuple(steps), groups=groups)
+    return replace(graph, steps=tuple(steps), groups=groups)
 
 
 def _no_slowdown(model: ReplayModel, name: str) -> Change | None:
@@ -245,7 +244,7 @@ def _no_sync(model: ReplayModel, name: str) -> Change | None:
     def waits(op: Op) -> bool:
         return op.blocking or (op.kind == "host" and bool(op.after))
 
-    if not any(waits(op) for op in model.workload.ops()):
+    if not any(waits(op) for op in model.graph.ops()):
         return None
 
     def edit(op: Op) -> Op:
@@ -257,7 +256,7 @@ def _no_sync(model: ReplayModel, name: str) -> Change | None:
 
 def _no_gaps(model: ReplayModel, name: str) -> Change | None:
     gaps = [rank.overheads.gap for rank in model.ranks]
-    if max(gaps) <= USUAL_GAP and not any(op.pause for op in model.workload.ops()):
+    if max(gaps) <= USUAL_GAP and not any(op.pause for op in model.graph.ops()):
         return None
     less = max(0.0, max(gaps) - USUAL_GAP)
     ranks = tuple(

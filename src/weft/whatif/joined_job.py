@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import FormatError
-from weft.trace.machine_links import links_of
-from weft.trace.reading import jobs_of
-from weft.trace.steps import steps_of
-from weft.trace.waiting import moving
-from weft.whatif.costs import costs_of
+from weft.trace.analysis.machine_links import links_of
+from weft.trace.analysis.steps import steps_of
+from weft.trace.analysis.waiting import moving
+from weft.trace.formats.reading import jobs_of
+from weft.trace.recorded.costs import costs_of
 from weft.whatif.model import ReplayModel
 from weft.whatif.replay import (
     Replay,
@@ -32,9 +32,9 @@ from weft.whatif.replay import (
 if TYPE_CHECKING:
     from weft.step import StepRun
     from weft.trace import Trace
-    from weft.trace.align import AlignedJob
-    from weft.whatif.calls import Floats
-    from weft.whatif.recorded_step import RecordedStep
+    from weft.trace.analysis.align import AlignedJob
+    from weft.trace.recorded.calls import Floats
+    from weft.trace.recorded.recorded_step import RecordedStep
 
 _HELPS = 0.1  # of what a rank is late by: what brings it less is not what made it late
 
@@ -65,7 +65,7 @@ class JobReplay:
         """Return the rows in which each rank waits for the others, in the last iteration."""
         found = []
         for rank, calls in enumerate(self.calls):
-            ops = run.engine.workload.steps[rank].ops
+            ops = run.engine.graph.steps[rank].ops
             mine = [n for n, op in enumerate(ops) if op.collective is not None][-len(calls) :]
             place = dict(zip(sorted(calls), mine, strict=True))
             launch = run.engine.layout.launch_row

@@ -21,12 +21,12 @@ from weft.planner.evaluation import StepEvaluator
 from weft.planner.plan import Limits
 from weft.planner.planning import drafted_step
 from weft.planner.prices import Prices, default_library
-from weft.trace.align import align
-from weft.trace.machine_links import links_of, sized
-from weft.trace.steps import steps_of
-from weft.trace.waiting import moving
-from weft.whatif.costs import costs_of
-from weft.whatif.recorded_step import workload_of
+from weft.trace.analysis.align import align
+from weft.trace.analysis.machine_links import links_of, sized
+from weft.trace.analysis.steps import steps_of
+from weft.trace.analysis.waiting import moving
+from weft.trace.recorded.costs import costs_of
+from weft.trace.recorded.recorded_step import graph_of
 from weft.whatif.replay import (
     iterations_of,
     machine_of,
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from weft.planner.candidates import Candidate
     from weft.planner.planning import DraftPlan
     from weft.schedule import Cost
-    from weft.step import StepEngine, StepRun
+    from weft.step import Collective, Op, StepEngine, StepGraph, StepRun
     from weft.step.layout import Place
     from weft.trace import Trace
     from weft.trace import TracedCollective as RecordedCollective
-    from weft.trace.align import AlignedJob, RankTrace
-    from weft.trace.machine_links import MachineLinks
-    from weft.trace.waiting import TransferWindow
-    from weft.whatif.recorded_step import RecordedStep
+    from weft.trace.analysis.align import AlignedJob, RankTrace
+    from weft.trace.analysis.machine_links import MachineLinks
+    from weft.trace.analysis.waiting import TransferWindow
+    from weft.trace.recorded.overheads import HostOverheads
+    from weft.trace.recorded.recorded_step import RecordedStep
     from weft.whatif.replay import Replay
-    from weft.workload import Collective, Op, Workload
 
 _ROOM = 1 << 62  # bytes of memory that a strategy may take: a trace does not tell what is free
 
@@ -72,10 +72,11 @@ class ReplayModel:
         return ", ".join(trace.path for trace in self.traces)
 
     @cached_property
-    def workload(self) -> Workload:
+    def graph(self) -> StepGraph:
         """One iteration, with what each op takes alone."""
-        recorded = workload_of(self.name, self.ranks, self.machine.require_device())
-        engine = replay_engine(self.ranks, self.machine, recorded)
+        ranks = [replace(r, overheads=_contended(r.overheads)) for r in self.ranks]
+        recorded = graph_of(self.name, ranks, self.machine.require_device())
+        engine = replay_engine(ranks, self.machine, recorded)
         known = all(rank.waited_is_known for rank in self.ranks)
         alone = engine.decontended(self._expected(engine), waiting_is_known=known)
         last = iterations_of(self.ranks) - 1
@@ -106,14 +107,14 @@ class ReplayModel:
                 found[place] = known[what]
         return found
 
-    def engine_of(self, workload: Workload) -> StepEngine:
+    def engine_of(self, graph: StepGraph) -> StepEngine:
         """Lay out a changed workload."""
-        return replay_engine(self.ranks, self.machine, workload)
+        return replay_engine(self.ranks, self.machine, graph)
 
     @cached_property
     def engine(self) -> StepEngine:
         """The step unchanged, laid out."""
-        return self.engine_of(self.workload)
+        return self.engine_of(self.graph)
 
     @cached_property
     def run(self) -> StepRun:
@@ -123,15 +124,15 @@ class ReplayModel:
     @property
     def comms(self) -> list[Op]:
         """The collectives of all ranks."""
-        return [op for op in self.workload.ops() if op.collective is not None]
+        return [op for op in self.graph.ops() if op.collective is not None]
 
-    def edited(self, edit: Callable[[Op], Op], of: Workload | None = None) -> Workload:
+    def edited(self, edit: Callable[[Op], Op], of: StepGraph | None = None) -> StepGraph:
         """Return the workload with every op replaced by what ``edit`` makes of it."""
-        workload = of or self.workload
-        return _mapped(workload, lambda _place, op: edit(op))
+        graph = of or self.graph
+        return _mapped(graph, lambda _place, op: edit(op))
 
     @cached_property
-    def if_all_moved(self) -> Workload | None:
+    def if_all_moved(self) -> StepGraph | None:
         """The step as if no collective had waited for another rank; None where none did."""
         if not any(op.waiting for op in self.comms):
             return None
@@ -144,12 +145,12 @@ class ReplayModel:
     @cached_property
     def prices(self) -> Prices:
         """Prices on as many ranks as the largest group has."""
-        machine = sized(self.machine, self.workload.num_ranks)
+        machine = sized(self.machine, self.graph.num_ranks)
         return Prices(machine, default_library(machine))
 
     def price(self, what: Collective, num_ranks: int | None = None) -> float | None:
         """Return the seconds of a collective alone; None where nothing is known of it."""
-        count = num_ranks or self.workload.group(what.group).size
+        count = num_ranks or self.graph.group(what.group).size
         if what.kind == "barrier":
             return None
         return self.links.seconds(what.kind, what.nbytes, count, what.dtype)
@@ -177,13 +178,18 @@ class ReplayModel:
         return StepEvaluator(self.engine_of(self.if_all_moved), self.prices)
 
 
-def _mapped(workload: Workload, edit: Callable[[Place, Op], Op]) -> Workload:
+def _contended(overheads: HostOverheads) -> HostOverheads:
+    """Return overheads without the pauses that a contended simulation makes by itself."""
+    return replace(overheads, pauses=overheads.pauses - overheads.behind_products)
+
+
+def _mapped(graph: StepGraph, edit: Callable[[Place, Op], Op]) -> StepGraph:
     """Return the workload with every op replaced by what ``edit`` makes of it."""
     steps = (
         replace(step, ops=tuple(edit((c, n), op) for n, op in enumerate(step.ops)))
-        for c, step in enumerate(workload.steps)
+        for c, step in enumerate(graph.steps)
     )
-    return replace(workload, steps=tuple(steps))
+    return replace(graph, steps=tuple(steps))
 
 
 def _kernel_price(cost: Cost | None, device: Device) -> float:

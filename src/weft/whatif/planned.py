@@ -12,7 +12,7 @@ from weft.planner.explaining import Explainer
 from weft.planner.plan import Limits, Plan
 from weft.planner.planning import PlannedStep, check_limits
 from weft.trace import Trace
-from weft.trace.align import RankTrace
+from weft.trace.analysis.align import RankTrace
 from weft.whatif.joined_job import job_of
 from weft.whatif.model import model_of, slowest_model
 from weft.whatif.replay import doubt, iterations_of, require_close
@@ -65,7 +65,7 @@ def plan_recorded(
     made = Plan(
         workload=model.name,
         platform=model.machine.name,
-        num_ranks=model.workload.num_ranks,
+        num_ranks=model.graph.num_ranks,
         choices=tuple(_once(each, model) for each in explainer.choices(search.base_seconds)),
         baseline=search.base_seconds,
         planned=planned,
@@ -82,7 +82,7 @@ def plan_recorded(
 
 def _once(choice: Choice, model: ReplayModel) -> Choice:
     """Number the ops of one iteration, as the recorded step has them."""
-    length, count = len(model.workload.steps[choice.step].ops), iterations_of(model.ranks)
+    length, count = len(model.graph.steps[choice.step].ops), iterations_of(model.ranks)
     first = 1 + (count - 1) * length
     ops = tuple(op - first for op in choice.ops if op >= first)
     return replace(choice, ops=ops, op=ops[0])

@@ -20,16 +20,15 @@ import numpy as np
 
 from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
-from weft.step import StepEngine
+from weft.step import NO_HOST, StepEngine
 from weft.trace import Trace, read
-from weft.trace.align import RankTrace
-from weft.trace.machine_links import links_of, sized
-from weft.trace.steps import steps_of
-from weft.whatif.calls import calls_of, stand_apart
-from weft.whatif.order import order_of
-from weft.whatif.overheads import overheads_of
-from weft.whatif.recorded_step import MARK, RecordedStep, repeated, seconds_like, workload_of
-from weft.workload import NO_HOST
+from weft.trace.analysis.align import RankTrace
+from weft.trace.analysis.machine_links import links_of, sized
+from weft.trace.analysis.steps import steps_of
+from weft.trace.recorded.calls import calls_of, stand_apart
+from weft.trace.recorded.order import order_of
+from weft.trace.recorded.overheads import overheads_of
+from weft.trace.recorded.recorded_step import MARK, RecordedStep, graph_of, repeated, seconds_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
     from weft.schedule import Cost
-    from weft.step import StepRun
+    from weft.step import Collective, Op, StepGraph, StepRun
     from weft.trace import TracedCollective as RecordedCollective
-    from weft.whatif.calls import Calls, Ints
-    from weft.workload import Collective, Op, Workload
+    from weft.trace.recorded.calls import Calls, Ints
 
 MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
 # something that matters, and so does every change made to it
@@ -224,15 +222,15 @@ def machine_of(trace: Trace) -> Platform:
 
 
 def replay_engine(
-    ranks: Sequence[RecordedStep], machine: Platform, workload: Workload | None = None
+    ranks: Sequence[RecordedStep], machine: Platform, graph: StepGraph | None = None
 ) -> StepEngine:
     """Lay out recorded ranks, or a changed ``workload`` of them, for several iterations."""
     gap = max(rank.overheads.gap for rank in ranks)
     sized = replay_machine(machine, gap, ranks)
-    if workload is None:
-        workload = workload_of("replay", ranks, machine.require_device())
+    if graph is None:
+        graph = graph_of("replay", ranks, machine.require_device())
     count = iterations_of(ranks)
-    whole = repeated(workload, count, [rank.late for rank in ranks])
+    whole = repeated(graph, count, [rank.late for rank in ranks])
     period = _PeriodOf(tuple(rank.lag for rank in ranks))
     return StepEngine(whole, sized, KnownPrices(), host=NO_HOST, period=period)
 
@@ -292,7 +290,7 @@ class _PeriodOf:
         layout = run.engine.layout
         if self._known[0] is not layout:
             found = []
-            for number, step in enumerate(run.engine.workload.steps):
+            for number, step in enumerate(run.engine.graph.steps):
                 marks = [n for n, op in enumerate(step.ops) if _is_mark(op)]
                 rows = [
                     np.array([layout.row[number, n] for n in range(first, last)
@@ -310,7 +308,7 @@ def _is_mark(op: Op) -> bool:
 
 def _busiest(run: StepRun, rank: int) -> float:
     """Return how long the busiest stream works on what the step itself launched."""
-    ops = run.engine.workload.steps[rank].ops
+    ops = run.engine.graph.steps[rank].ops
     first = next(n for n, op in enumerate(ops) if _is_mark(op))
     busy: dict[str, float] = defaultdict(float)
     for n in range(first, len(ops)):
@@ -323,4 +321,4 @@ def _busiest(run: StepRun, rank: int) -> float:
 def rank_periods(run: StepRun) -> list[float]:
     """Return the period of each rank of a replay."""
     assert isinstance(run.engine.period, _PeriodOf)
-    return [run.engine.period.of_rank(run, n) for n in range(len(run.engine.workload.steps))]
+    return [run.engine.period.of_rank(run, n) for n in range(len(run.engine.graph.steps))]

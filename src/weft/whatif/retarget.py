@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.planner.predict import predict
-from weft.trace.align import RankTrace
-from weft.trace.machine_links import MachineLinks
+from weft.step import NO_HOST
+from weft.trace.analysis.align import RankTrace
+from weft.trace.analysis.machine_links import MachineLinks
+from weft.trace.recorded.costs import scales
+from weft.trace.recorded.recorded_step import graph_of
 from weft.whatif.change import Change
-from weft.whatif.costs import scales
 from weft.whatif.model import model_of
-from weft.whatif.recorded_step import workload_of
 from weft.whatif.replay import replay_engine, replay_machine, require_close
-from weft.workload import NO_HOST
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.planner.predict import Prediction
     from weft.step import StepRun
     from weft.trace import Trace
+    from weft.trace.recorded.recorded_step import RecordedStep
     from weft.whatif.model import ReplayModel
-    from weft.whatif.recorded_step import RecordedStep
 
 
 def retargeted(model: ReplayModel, on: Platform, end: int = 0) -> ReplayModel:
@@ -75,7 +75,7 @@ def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Predic
     moved = [retargeted(model, on, end) for end in range(3)]
     ranks = moved[0].ranks
     machine = replay_machine(on, ranks[0].overheads.gap, ranks)
-    step = workload_of(trace.path, ranks, on.require_device())
+    step = graph_of(trace.path, ranks, on.require_device())
     made = predict(step, machine, host=NO_HOST, anyway=True)
     seconds = [_period(each.ranks[0], on) for each in moved]
     off = max(abs(each.error) for each in model.replays)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ScheduleError, UsageError
 from weft.gpu.sdma import packets as sdma
+from weft.gpu.sdma.packets import BROADCAST_ALIGNMENT
 from weft.gpu.sdma.words import COUNT_BITS, encode
 from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, expand
 from weft.schedule.schedule import commands_of
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     Row = tuple[CommandLocation, Command, int]  # with the number by which a Submit counts it, or -1
 
 FLAG_BYTES = 8
+SWAP_ALIGNMENT = 64  # bytes, of both addresses on gfx94x (AMD's open runtime, 2026)
+PACKET_LIMITS = {"gfx90a": 1 << 22, "gfx94x": (1 << 30) - 1}  # bytes of one packet, as ROCr cuts
 _NO_MORE = 1 << 62  # commands of the last batch: all that are left
 
 
@@ -42,6 +45,8 @@ class Lowering:
     ``buffers`` holds the address of each rank's buffers, ``flags`` that of each rank's first flag,
     eight bytes each. ``base`` counts the signals that flags received before this execution. With
     ``interrupts`` the host gets an interrupt for completions it waits for, otherwise it polls.
+    ``packet_bytes`` is the most that one packet moves (``PACKET_LIMITS``), ``swap_alignment`` that
+    of both addresses of a swap: 64 on gfx94x, 1 where engines swap single bytes.
     """
 
     buffers: Mapping[tuple[int, str], int]
@@ -50,12 +55,18 @@ class Lowering:
     num_engines: int | None = None
     base: Mapping[tuple[int, int], int] = field(default_factory=dict)
     interrupts: bool = False
+    swap_alignment: int = SWAP_ALIGNMENT
 
     def __post_init__(self) -> None:
         most = 1 << COUNT_BITS[-1]
         if not 1 <= self.packet_bytes <= most:
             raise UsageError(
                 f"packet_bytes is {self.packet_bytes}, expected 1 to {most}.", f"Use 1 to {most}."
+            )
+        if self.swap_alignment < 1:
+            raise UsageError(
+                f"swap_alignment is {self.swap_alignment}, expected at least 1.",
+                "Use 64 on gfx94x.",
             )
 
     def address(self, where: Any) -> int:
@@ -71,10 +82,17 @@ class Lowering:
         value = self.base.get((flag.rank, flag.index), 0) + count
         return sdma.PollPacket(self.flag(flag), value & 0xFFFFFFFF)
 
-    def pieces(self, nbytes: int) -> Iterator[tuple[int, int]]:
-        """Yield offset and size of the packets that ``nbytes`` take."""
-        for offset in range(0, nbytes, self.packet_bytes):
-            yield offset, min(self.packet_bytes, nbytes - offset)
+    def pieces(self, nbytes: int, alignment: int = 1) -> Iterator[tuple[int, int]]:
+        """Yield offset and size of the packets that ``nbytes`` take, at aligned offsets."""
+        most = self.packet_bytes // alignment * alignment
+        if not most:
+            raise UsageError(
+                f"packet_bytes is {self.packet_bytes}, too few for a swap at multiples of "
+                f"{alignment} bytes.",
+                f"Use {alignment} or more.",
+            )
+        for offset in range(0, nbytes, most):
+            yield offset, min(most, nbytes - offset)
 
 
 def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[PacketBatch]]:
@@ -154,10 +172,7 @@ def _packets(
             for first in range(0, len(dsts), 2):
                 yield from _copies(lowering, src, dsts[first : first + 2])
         case Swap(a, b):
-            for offset, size in lowering.pieces(as_int(a.nbytes)):
-                yield sdma.SwapPacket(
-                    lowering.address(a) + offset, lowering.address(b) + offset, size
-                )
+            yield from _swaps(place, lowering, a, b)
         case Signal(flag):
             yield sdma.AtomicAddPacket(lowering.flag(flag), 1)
             if lowering.interrupts and (flag.rank, flag.index) in looked_at:
@@ -175,10 +190,30 @@ def _packets(
 
 
 def _copies(lowering: Lowering, src: Any, dsts: tuple[Any, ...]) -> Iterator[sdma.Packet]:
-    """Yield packets with one read and one or two writes, as many as the size needs."""
+    """Yield packets with one read and one or two writes, as many as the size needs.
+
+    Destinations that a broadcast packet cannot pair are two copies.
+    """
     start, ends = lowering.address(src), [lowering.address(dst) for dst in dsts]
+    if len(ends) == 2 and (ends[0] - ends[1]) % BROADCAST_ALIGNMENT:
+        for dst in dsts:
+            yield from _copies(lowering, src, (dst,))
+        return
     for offset, size in lowering.pieces(int(src.nbytes)):
         if len(ends) == 1:
             yield sdma.CopyPacket(start + offset, ends[0] + offset, size)
         else:
             yield sdma.BroadcastPacket(start + offset, (ends[0] + offset, ends[1] + offset), size)
+
+
+def _swaps(place: CommandLocation, lowering: Lowering, a: Any, b: Any) -> Iterator[sdma.Packet]:
+    one, other = lowering.address(a), lowering.address(b)
+    for address in (one, other):
+        if a.nbytes and address % lowering.swap_alignment:
+            raise ScheduleError(
+                f"{place.queue}@{place.rank} #{place.id}: cannot swap at address {address:#x} "
+                f"(expected a multiple of {lowering.swap_alignment}).",
+                "Align buffers and shares, or use an algorithm without swaps, such as dma-b2b.",
+            )
+    for offset, size in lowering.pieces(as_int(a.nbytes), lowering.swap_alignment):
+        yield sdma.SwapPacket(one + offset, other + offset, size)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+BROADCAST_ALIGNMENT = 32  # bytes: destinations of one packet are equal modulo this (open runtime)
+
 
 class Compare(IntEnum):
     """The comparison of a poll, from bit 28 of its header on."""
@@ -36,7 +38,7 @@ class CopyPacket:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastPacket:
-    """Read bytes once and write them to two addresses."""
+    """Read bytes once and write them to two addresses, equal modulo BROADCAST_ALIGNMENT."""
 
     src: int
     dsts: tuple[int, int]

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.errors import BoundsError
 from weft.gpu.sdma.packets import (
+    BROADCAST_ALIGNMENT,
     AtomicAddPacket,
     BroadcastPacket,
     Compare,
@@ -113,6 +114,11 @@ class SdmaEngine:
             case CopyPacket(src, dst, nbytes):
                 memory.at(dst, nbytes)[:] = memory.at(src, nbytes).copy()
             case BroadcastPacket(src, dsts, nbytes):
+                if (dsts[0] - dsts[1]) % BROADCAST_ALIGNMENT:
+                    raise BoundsError(
+                        f"SDMA engine cannot broadcast to {dsts[0]:#x} and {dsts[1]:#x} at once.",
+                        f"Both must have the same remainder by {BROADCAST_ALIGNMENT}.",
+                    )
                 data = memory.at(src, nbytes).copy()
                 for dst in dsts:
                     memory.at(dst, nbytes)[:] = data

@@ -10,6 +10,7 @@ from weft.cost.codec import codec_rates
 from weft.cost.price import Price
 from weft.errors import UnknownNameError, nearest
 from weft.planner.candidates import Candidate, infeasible
+from weft.schedule.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def candidates(
         yield infeasible("compressed", "inside a host memory is faster than any codec")
     else:
         for each in coded(group, context.weft, context.limits):
-            yield replace(each, settings={"backend": "weft", **each.settings})
+            yield replace(each, strategy=replace(each.strategy, backend="weft"))
 
 
 def coded(
@@ -63,16 +64,16 @@ def coded(
         error, ratio = error_of(codec), expected_ratio(codec, dtype)
         if ratio <= 1.0:  # as many bytes as before
             continue
-        settings = {"codec": codec}
+        strategy = Strategy("compressed", codec=codec)
         if error > limits.error:
             why = f"its error of {error:g} is above the budget of {limits.error:g}"
-            yield infeasible("compressed", why, settings)
+            yield infeasible(strategy, why)
             continue
         price = _coded_price(group, prices, codec, ratio)
         exact = "loses nothing" if is_lossless(codec) else f"error {error:g}"
         why = f"{codec} sends {ratio:.2f} times fewer bytes, {exact}"
         room = what.nbytes  # for what is encoded, in addition to what is not
-        yield Candidate("compressed", price, settings=settings, memory=room, why=why)
+        yield Candidate(strategy, price, memory=room, why=why)
 
 
 def _coded_price(group: CollectiveGroup, prices: Prices, codec: str, ratio: float) -> Price:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from weft.hardware.software_stack import SoftwareStack, completed_stack
 from weft.planner.prices import SIMULATED_RANGE, Prices, ranged, seconds_by
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class StrategyContext:
     def weft(self) -> Prices:
         """What collectives take by weft's own backend, where ranks are cores."""
         return Prices(self.platform, library="weft")
+
+    @cached_property
+    def stack(self) -> SoftwareStack:
+        """The versions that execute a plan on GPUs: given, and assumed where they are not."""
+        return completed_stack(self.limits.stack, self.device.vendor)
 
     def alone(self, group: CollectiveGroup) -> Price:
         """Return what the library takes for a collective alone."""

@@ -11,6 +11,7 @@ from weft.collectives import ENGINE_FEATURES, algorithms, engine_algorithms
 from weft.collectives.catalogue import REDUCING
 from weft.planner.candidates import Candidate, infeasible
 from weft.planner.strategies.context import ONE_CORE, NodeKey, algorithm_price, scaled
+from weft.schedule.strategy import Strategy
 from weft.simulator import collective_units
 from weft.units import format_time
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from weft.planner.candidates import CollectiveGroup
-    from weft.planner.plan import Alternative, Settings
+    from weft.planner.plan import Alternative
     from weft.planner.strategies.context import StrategyContext
 
 _FED = ("all_gather", "all_to_all")  # by algorithms of engines
@@ -43,13 +44,13 @@ def candidates(
         ratio = _engine_ratio(NodeKey(node), kind, group.what.nbytes)
         price = scaled(context.alone(group), ratio)
         sums = collective_units(context.platform) if kind in REDUCING else 0
-        settings: Settings = {"engines": _num_engines(context, group)}
         why = f"engines leave the units to kernels{', sums stay on units' if sums else ''}"
-        yield Candidate("dma", price, sums, settings=settings, why=why)
+        engines = _num_engines(context, group)
+        yield Candidate(Strategy("dma", engines=engines), price, sums, why=why)
         for units in masks(context.device)[:2]:
-            masked = {**settings, "units": units}
+            masked = Strategy("dma+partition", engines=engines, units=units)
             told = f"{why}; {units} units fewer crowd the cache less"
-            yield Candidate("dma+partition", price, max(units, sums), settings=masked, why=told)
+            yield Candidate(masked, price, max(units, sums), why=told)
     yield from _fed(context, group)
 
 
@@ -88,9 +89,8 @@ def _fed(context: StrategyContext, group: CollectiveGroup) -> Iterator[Candidate
         engines = min(transfers, device.require_dma().num_engines)
         fits = context.limits.engines is None or engines <= context.limits.engines
         if price is not None and fits:
-            settings: Settings = {"algorithm": name, "engines": engines}
             why = f"engines, {format_time(price.seconds)} by {name}"
-            yield Candidate("dma", price, 0, settings=settings, why=why)
+            yield Candidate(Strategy("dma", algorithm=name, engines=engines), price, 0, why=why)
     others = [n for n in algorithms(what.kind) if n in ENGINE_FEATURES and n not in can]
     if others:
         needed = tuple(dict.fromkeys(each for name in others for each in ENGINE_FEATURES[name]))
@@ -105,10 +105,9 @@ def _by_thread(context: StrategyContext, group: CollectiveGroup) -> Candidate | 
         return infeasible("dma", f"an engine is a thread, and {cores} cores have a rank each")
     if allowed is not None and allowed < 1:
         return infeasible("dma", f"needs 1 engine, {allowed} are allowed")
-    settings: Settings = {"backend": "weft", "engines": 1}
     why = "an engine thread copies on a core that has no rank"
     mine = context.weft.collective_price(group.what, group.ranks)
-    return Candidate("dma", mine, settings=settings, why=why)
+    return Candidate(Strategy("dma", backend="weft", engines=1), mine, why=why)
 
 
 @lru_cache(maxsize=64)

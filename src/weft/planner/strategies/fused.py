@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.cost.price import Price
 from weft.fused.embedding_all_to_all import SLICES as EMBEDDING_SLICES
 from weft.planner.candidates import OCCUPANCY, SLICES, Candidate, infeasible
+from weft.schedule.strategy import Strategy
 from weft.timeline.kernel_names import short_name
 
 if TYPE_CHECKING:
@@ -34,11 +35,10 @@ def _on_gpu(context: StrategyContext, group: CollectiveGroup) -> Candidate | Alt
         return infeasible("fused", "no lookup or product right before it produces all its input")
     producer = short_name(group.produced_by)
     return Candidate(
-        "fused",
+        Strategy("fused", fused=f"{producer} + {group.what.kind}"),
         context.alone(group),
         slices=SLICES,
         producer=(1 + OCCUPANCY) / 2,
-        settings={"fused": f"{producer} + {group.what.kind}"},
         why=f"slices of {producer} leave while it computes the next",
     )
 
@@ -48,7 +48,7 @@ def _on_core(context: StrategyContext, group: CollectiveGroup) -> Candidate | Al
     if group.what.kind != "all_to_all" or not (group.looks_up or group.lookups):
         return infeasible("fused", "weft fuses lookups in embedding tables with their exchange")
     spans, backward = context.spans_nodes(group), group.phase == "backward"
-    settings = {"backend": "weft", "fused": "embedding_all_to_all"}
+    strategy = Strategy("fused", backend="weft", fused="embedding_all_to_all")
     why = "bags are summed straight into the memory of the ranks that want them"
     if backward:
         why = "gradients are read where they lie, rows are changed as they come"
@@ -58,7 +58,7 @@ def _on_core(context: StrategyContext, group: CollectiveGroup) -> Candidate | Al
     if not found or None in found:
         if spans or not context.platform.libraries:
             return infeasible("fused", "what its lookups take was not measured: weft calibrate")
-        return Candidate("fused", _exchange(context, group), settings=settings, why=why)
+        return Candidate(strategy, _exchange(context, group), why=why)
     work = max((each for each in found if each), key=lambda each: each.seconds)
     alone = joined(work, _exchange(context, group), overlaps=spans and not backward)
     replaced = tuple(
@@ -66,7 +66,7 @@ def _on_core(context: StrategyContext, group: CollectiveGroup) -> Candidate | Al
         for place, each in zip(group.members, group.lookups, strict=True)
         for n in each.replaced
     )
-    return Candidate("fused", alone, exclusive=True, replaced=replaced, settings=settings, why=why)
+    return Candidate(strategy, alone, exclusive=True, replaced=replaced, why=why)
 
 
 def _exchange(context: StrategyContext, group: CollectiveGroup) -> Price:

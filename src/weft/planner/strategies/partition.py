@@ -9,6 +9,7 @@ from weft.c3.strategies import COLLECTIVES, masks
 from weft.cost.bus import bus_factor
 from weft.planner.candidates import Candidate, infeasible
 from weft.planner.strategies.context import ONE_CORE, scaled
+from weft.schedule.strategy import Strategy
 from weft.simulator import collective_units, unit_rate
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def candidates(
     for units in fewer:
         price = scaled(alone, max(1.0, needed / units))
         why = f"leaves {device.units - units} of {device.units} units to kernels"
-        yield Candidate("partition", price, units, settings={"units": units}, why=why)
-        both = {"priority": 1, "units": units}
-        yield Candidate("priority+partition", price, units, settings=both, why=why)
+        yield Candidate(Strategy("partition", units=units), price, units, why=why)
+        both = Strategy("priority+partition", priority=1, units=units)
+        yield Candidate(both, price, units, why=why)
 
 
 def _needed_units(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.planner.candidates import Candidate, infeasible
 from weft.planner.strategies.context import ONE_CORE
+from weft.schedule.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,4 +24,4 @@ def candidates(
         yield infeasible("priority", ONE_CORE)
         return
     why = "its kernel gets every slot that comes free"
-    yield Candidate("priority", context.alone(group), settings={"priority": 1}, why=why)
+    yield Candidate(Strategy("priority", priority=1), context.alone(group), why=why)

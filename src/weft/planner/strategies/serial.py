@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.planner.candidates import Candidate, infeasible
+from weft.schedule.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,4 +22,5 @@ def candidates(
     if context.device.is_core:
         yield infeasible("serial", "everything that a rank does takes turns on its core anyway")
         return
-    yield Candidate("serial", context.alone(group), exclusive=True, why="nothing runs next to it")
+    why = "nothing runs next to it"
+    yield Candidate(Strategy("serial"), context.alone(group), exclusive=True, why=why)

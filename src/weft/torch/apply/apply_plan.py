@@ -9,15 +9,18 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from weft._core import DispatchCache
 from weft.errors import PlanError, UsageError, WeftError
 from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
 from weft.runtime import Engines
+from weft.step import StepGraph
+from weft.torch.apply.applied import Applied
 from weft.torch.apply.apply_report import as_text, rows_of
 from weft.torch.apply.collective_routes import GroupRoutes
+from weft.torch.apply.gpu_job import CudaJob, GpuJob
+from weft.torch.apply.gpu_plan import AppliedOnGpus
 from weft.torch.apply.module_swaps import ModuleSwap, bucket_of, check_buckets, fuse, is_fused
 from weft.torch.apply.step_watch import StepWatch
 from weft.torch.backend.c10d import ProcessGroup
@@ -26,9 +29,6 @@ from weft.torch.backend.group_base import GroupBase
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.capture.captured_collectives import GroupNames
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
-from weft.workload import Workload
-
-_MIB = 1 << 20
 
 
 def apply(
@@ -36,26 +36,34 @@ def apply(
     model: nn.Module | None = None,
     *,
     groups: Iterable[ProcessGroup] = (),
-    workload: Workload | None = None,
+    workload: StepGraph | None = None,
     on: Platform | str | None = None,
     watch: bool = True,
-) -> "Applied":
-    """Execute the collectives of the default group, a weft group, as a plan says.
+    job: GpuJob | None = None,
+) -> Applied:
+    """Execute the collectives of a job as a plan says.
 
-    Every rank makes the same call, before optimizers and DDP are created: every EmbeddingBags in
-    ``model`` is replaced if the plan fuses it. ``groups`` are further weft groups of the plan.
-    Raises PlanError for a plan for GPUs, for another machine or number of ranks, and for another
-    ``workload`` if it is given. This machine is ``here`` after calibration, else ``cpu``, unless
-    ``on`` names another platform.
+    Every rank makes the same call. A plan for CPU ranks needs a weft group as the default group,
+    before optimizers and DDP are created: every EmbeddingBags in ``model`` is replaced if the plan
+    fuses it. A plan for GPUs needs NCCL or RCCL, after ``fully_shard`` and before DDP: its
+    communicators, symmetric memory, carve-outs and Inductor settings are put in place. ``groups``
+    are further weft groups of the plan. Raises PlanError for another machine, software or number of
+    ranks, and for another ``workload`` if it is given. This machine is ``here`` after calibration,
+    else ``cpu``, unless ``on`` names another platform. ``job`` stands in for CUDA in tests.
 
     Call ``step()`` of the result after each training step: if steps contradict the plan, the job
     returns to Gloo, unless ``watch`` is false. ``report()`` states how every collective was
     executed.
     """
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    machine = _gpus_of(found, on)
+    if machine is not None:
+        return AppliedOnGpus(found, machine, job or CudaJob(), model, groups, watch=watch)
     world = weft_group(None)
     _check(found, world, workload, on)
-    return Applied(found, [world, *(weft_group(group) for group in groups)], model, watch=watch)
+    return AppliedOnCores(
+        found, [world, *(weft_group(group) for group in groups)], model, watch=watch
+    )
 
 
 class GroupState(NamedTuple):
@@ -71,8 +79,8 @@ class GroupState(NamedTuple):
         return cls(group.dispatch_cache, group.compression, group.channel.world.engines)
 
 
-class Applied:
-    """A plan in execution: routes of the groups, fused modules, and a monitor of step times."""
+class AppliedOnCores(Applied):
+    """A plan for CPU ranks in execution: routes of the groups, fused modules, a monitor."""
 
     def __init__(
         self, plan: Plan, groups: list[GroupBase], model: nn.Module | None, *, watch: bool = True
@@ -92,20 +100,9 @@ class Applied:
         ]
 
     @property
-    def state(self) -> str:
-        """``plan``, or ``default`` after measured steps contradicted the plan."""
-        return "default" if self._watch.default else "plan"
-
-    @property
     def fused(self) -> tuple[nn.Module, ...]:
         """The fused modules that replace plain ones."""
         return tuple(swap.fused for swap in self._swaps if swap.is_fused)
-
-    def ddp(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
-        """Return a DDP with the buckets of the plan."""
-        if self.bucket is not None:
-            options.setdefault("bucket_cap_mb", self.bucket / _MIB)
-        return DistributedDataParallel(module, **options)
 
     def step(self) -> None:
         """Mark the end of a step; its duration is compared with the plan."""
@@ -143,9 +140,9 @@ class Applied:
 
     def _set_up(self, group: GroupBase, choices: list[Choice]) -> GroupRoutes:
         routes = GroupRoutes(group, choices)
-        codec = _only([str(c.settings["codec"]) for c in choices if "codec" in c.settings])
+        codec = _only([c.strategy.codec for c in choices if c.strategy.codec])
         for choice in choices:
-            if "codec" in choice.settings and choice.collective.kind != "broadcast":
+            if choice.strategy.codec and choice.collective.kind != "broadcast":
                 raise PlanError(
                     f"plan: {choice.pair} uses codec {codec}; only broadcasts can be encoded.",
                     "Plan again with an error budget of 0.",
@@ -193,9 +190,8 @@ class Applied:
 
 
 def _check(
-    plan: Plan, group: GroupBase, workload: Workload | None, on: Platform | str | None
+    plan: Plan, group: GroupBase, workload: StepGraph | None, on: Platform | str | None
 ) -> None:
-    _refuse_gpus(plan, on)
     if plan.num_ranks != group.size():
         raise PlanError(
             f"plan: made for {plan.num_ranks} ranks (got {group.size()}).",
@@ -214,27 +210,19 @@ def _check(
         plan.check_for(workload, machine)
 
 
-def _refuse_gpus(plan: Plan, on: Platform | str | None) -> None:
-    """Raise for a plan for GPUs, which cannot be executed on CPU ranks."""
+def _gpus_of(plan: Plan, on: Platform | str | None) -> Platform | None:
+    """Return the GPUs that a plan was made for, None for a plan for CPU ranks."""
     made_for = on if isinstance(on, Platform) and on.name == plan.platform else None
     if made_for is None:
-        with suppress(WeftError):  # an unknown name is compared below
+        with suppress(WeftError):  # an unknown name is compared later
             made_for = platform(plan.platform, num_ranks=plan.num_ranks)
-    if made_for is not None and made_for.device is not None and not made_for.device.is_core:
-        raise PlanError(
-            f"plan: made for {plan.workload} on {plan.num_ranks} GPUs of {plan.platform} "
-            f"({made_for.device.title}); weft.torch.apply executes plans for CPU ranks only.",
-            "Apply its choices by hand; or create a plan for CPU ranks with weft plan --on here or "
-            "--on cpu.",
-        )
+    has_gpus = made_for is not None and made_for.device is not None and not made_for.device.is_core
+    return made_for if has_gpus else None
 
 
 def _differs(plan: Plan) -> bool:
     """Return whether a plan differs from torch with Gloo."""
-    return any(
-        is_fused(choice) or choice.settings.get("backend", "weft") != "gloo"
-        for choice in plan.choices
-    )
+    return any(is_fused(choice) or choice.strategy.backend != "gloo" for choice in plan.choices)
 
 
 def _name(group: GroupBase) -> str:
@@ -246,9 +234,9 @@ def _name(group: GroupBase) -> str:
 def _engines_of(choices: list[Choice]) -> Engines | None:
     """Return the number and the priority of the engines in a plan, equal for all choices."""
     wanted = [
-        (choice.settings.get("engines"), choice.settings.get("priority"))
-        for choice in choices
-        if {"engines", "priority"} & set(choice.settings)
+        (how.engines, how.priority)
+        for how in (choice.strategy for choice in choices)
+        if how.engines is not None or how.priority is not None
     ]
     number, nice = _only(wanted) or (None, None)
     if number is None and nice is None:

@@ -31,7 +31,7 @@ def _row(group: GroupBase, route: CollectiveRoute, *, fused: bool) -> dict[str, 
     return {
         "collective": route.kind,
         "nbytes": route.nbytes,
-        "planned": "nothing" if choice is None else choice.strategy,
+        "planned": "nothing" if choice is None else choice.strategy.name,
         "path": _path(group, route, fused=fused),
         "why": "not in the plan: default algorithm" if choice is None else choice.why,
     }

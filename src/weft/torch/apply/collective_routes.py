@@ -33,18 +33,18 @@ class CollectiveRoute:
     @property
     def is_serial(self) -> bool:
         """Whether it must not overlap with anything: the call waits for it."""
-        return self.choice is not None and self.choice.strategy == "serial"
+        return self.choice is not None and self.choice.strategy.kind.exclusive
 
     @classmethod
     def of(cls, choice: Choice) -> "CollectiveRoute":
         """Return the route of a planned choice."""
-        backend = str(choice.settings.get("backend", "weft"))
+        backend = choice.strategy.backend or "weft"
         if backend not in BACKENDS:
             raise UsageError(
                 f"plan: {choice.pair} uses backend {backend!r}, which has no CPU tensors.",
                 f"Plan for this machine, with {' and '.join(BACKENDS)}.",
             )
-        algorithm = str(choice.settings.get("algorithm", ""))
+        algorithm = choice.strategy.algorithm or ""
         algorithm = "" if algorithm == "auto" else algorithm
         return cls(choice.collective.kind, choice.collective.nbytes, choice, backend, algorithm)
 
@@ -66,7 +66,7 @@ class GroupRoutes:
         self._bucketed = [
             route
             for route in self.routes_planned()
-            if route.choice is not None and "bucket" in route.choice.settings
+            if route.choice is not None and route.choice.strategy.bucket is not None
         ]
         self._others: dict[Key, CollectiveRoute] = {}
         self._turn: dict[Key, int] = defaultdict(int)
@@ -96,7 +96,7 @@ class GroupRoutes:
         """Execute one call of the group, by plan or by default."""
         if name not in BY_METHOD:
             return method(self._group, *args, **options)
-        route = self._find(*_counted(name, args, self._group.size()))
+        route = self._find(*counted(name, args, self._group.size()))
         if self.default:
             route.by_default += 1
             return self._by_gloo(name)(*args, **options)
@@ -145,7 +145,7 @@ class GroupRoutes:
         return method_of(self._gloo, name)
 
 
-def _counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:
+def counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:
     """Return the collective and its bytes, as nccl-tests counts them."""
     known = BY_METHOD[name]
     if known.part is not None:

@@ -63,12 +63,12 @@ def fuse(plan: Plan, model: nn.Module | None) -> list[ModuleSwap]:
 
 def is_fused(choice: Choice) -> bool:
     """Return whether a choice replaces modules."""
-    return choice.strategy == "fused" or bool(choice.settings.get("fused"))
+    return choice.strategy.kind.sliced or bool(choice.strategy.fused)
 
 
 def bucket_of(plan: Plan) -> int | None:
     """Return the bytes of DDP's buckets in the plan, None if it does not change them."""
-    sizes = [int(c.settings["bucket"]) for c in plan.choices if "bucket" in c.settings]
+    sizes = [size for c in plan.choices if (size := c.strategy.bucket) is not None]
     return max(sizes, default=None)
 
 

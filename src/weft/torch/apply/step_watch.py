@@ -41,11 +41,13 @@ class StepWatch:
         switch: Callable[[bool], None],
         *,
         differs: bool = True,
+        default: str = "torch with Gloo",
         warm: int = WARM,
         window: int = WINDOW,
     ) -> None:
         self._plan, self._slowest, self._switch = plan, slowest, switch
         self._warm, self._window, self.differs = warm, window, differs
+        self._default = default
         self._seconds: list[float] = []
         self._skipped = 0
         self.verdicts: list[StepVerdict] = []
@@ -85,7 +87,7 @@ class StepWatch:
             self._go(
                 default=True,
                 text=f"{self._window} steps by plan took {format_time(found.seconds)} each, "
-                f"the plan says {self._said()}: going back to the default (torch with Gloo)",
+                f"the plan says {self._said()}: going back to the default ({self._default})",
             )
 
     def contradicts(self, seconds: float) -> bool:

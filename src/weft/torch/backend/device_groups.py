@@ -18,6 +18,8 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.torch.backend.c10d import BackendOptions, GroupName, ProcessGroup, Store, method_of
+from weft.torch.backend.c10d_work import COMPLETED
+from weft.torch.backend.device_compression import broadcast_encoded
 
 
 class GroupInfo(NamedTuple):
@@ -109,9 +111,27 @@ def by_device(method: Callable[..., Any]) -> Any:
             if self.routes is not None:
                 return self.routes.carry(name, method, args, options)
             return method(self, *args, **options)
-        return method_of(self.device_group(tensor.device.type), name)(*args, **options)
+        inner = self.device_group(tensor.device.type)
+        if name == "broadcast" and self.compression is not None:
+            encoding = self.compression.encoding_of(tensor)
+            if encoding is not None:
+                return _broadcast_encoded(inner, tensor, encoding, *args[1:])
+        if self.device_routes is not None:
+            return self.device_routes.carry(name, inner, args, options)
+        return method_of(inner, name)(*args, **options)
 
     return call
+
+
+def _broadcast_encoded(inner: Any, x: Tensor, encoding: Any, opts: Any) -> Any:
+    """Broadcast by the group of a device, in encoded form; it is complete on return."""
+    broadcast = method_of(inner, "broadcast")
+
+    def send(tensor: Tensor) -> None:
+        broadcast([tensor], opts).wait()
+
+    broadcast_encoded(x, encoding, send, is_root=inner.rank() == opts.rootRank)
+    return COMPLETED
 
 
 def _an_input(name: str, args: Sequence[Any]) -> Tensor:

@@ -99,6 +99,7 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
             )
         return (
             x.is_cpu
+            and x.layout is torch.strided
             and is_dense_contiguous(x)
             and self.dispatch_cache.memory(
                 kind, 0, 0, x.data_ptr(), x.nbytes, DTYPE_NAMES[x.dtype], op, root

@@ -1,5 +1,6 @@
 """The base class of the mixins of WeftProcessGroup."""
 
+import re
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from weft._core import DispatchCache
+from weft.errors import RunTimeoutError
 from weft.torch.backend.c10d import ProcessGroup, Store, Work
 from weft.torch.backend.c10d_work import COMPLETED, FutureCompleter, PendingWork, Waitable
 from weft.torch.backend.channel import Channel
@@ -15,7 +17,11 @@ from weft.torch.backend.contiguity import Finish, IssuedCollective
 
 if TYPE_CHECKING:
     from weft.torch.apply.collective_routes import GroupRoutes
+    from weft.torch.apply.gpu_routes import GpuRoutes
     from weft.torch.backend.compression import Compression
+
+
+_MISSING = re.compile(r"rank (\d+) (?:did not come|is stopped)")
 
 
 class GroupBase(ProcessGroup):
@@ -27,6 +33,7 @@ class GroupBase(ProcessGroup):
     store: Store
     compression: "Compression | None" = None
     routes: "GroupRoutes | None" = None  # set by a plan
+    device_routes: "GpuRoutes | None" = None  # the same for tensors of another device
     timeout: timedelta
     _rank: int
     _size: int
@@ -42,10 +49,28 @@ class GroupBase(ProcessGroup):
         timeout: timedelta | None = None,
         wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
     ) -> None:
-        """Wait for all ranks; raise an error that names the missing ones."""
-        self.channel.set_timeout(timeout or self.timeout)
+        """Wait for all ranks; raise an error that names the missing ones.
+
+        Its words are those of torch, by which programs recognize it.
+        """
+        me, limit = self._rank, self.timeout if timeout is None else timeout
+        after = f"after {limit.total_seconds() * 1e3:g} ms"
+        if not limit:
+            raise RunTimeoutError(f"Rank {me} timed out in monitoredBarrier {after}.")
+        self.channel.set_timeout(limit)
         try:
             self.channel.barrier()
+        except RunTimeoutError as error:
+            missing = dict.fromkeys(_MISSING.findall(error.message))
+            who = f"Rank{'s' * (len(missing) > 1)} {', '.join(missing) or 'unknown'}"
+            if me == 0:
+                text = f"{who} failed to pass monitoredBarrier {after}: {error.message}"
+            else:
+                text = (
+                    f"Rank {me} successfully reached monitoredBarrier, but received errors while "
+                    f"waiting for send/recv from rank 0; {who} failed to pass it: {error.message}"
+                )
+            raise RunTimeoutError(text) from error
         finally:
             self.channel.set_timeout(self.timeout)
 

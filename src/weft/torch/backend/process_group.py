@@ -15,6 +15,7 @@ from weft.torch.backend.batch_isend_irecv import install_batch_isend_irecv as in
 from weft.torch.backend.c10d import BackendOptions, PrefixStore, Store
 from weft.torch.backend.c10d_work import FutureCompleter
 from weft.torch.backend.device_groups import GroupInfo, backend_in, make_device_group
+from weft.torch.backend.dist_functions import install_dist_functions
 from weft.torch.backend.fast_path import FastPathCollectives
 from weft.torch.backend.p2p_queue import P2PQueue
 from weft.torch.backend.send_recv import SendRecv
@@ -191,3 +192,4 @@ def register() -> None:
     if not hasattr(dist.Backend, "WEFT"):
         dist.Backend.register_backend("weft", _create, extended_api=True, devices=["cpu", "cuda"])
     install_batches()
+    install_dist_functions()

@@ -22,6 +22,9 @@ _NAMES = {
 # the enum: 2 us less per call.
 _NUMBERED: dict[int, str] = {kind.value: name for kind, name in _NAMES.items()}
 _PLAIN = [kind for kind, name in _NAMES.items() if name != "premul"]  # premul has a factor
+# By what callers of torch.distributed pass, which is an enum or a ReduceOp of it; those that have a
+# factor are missing.
+PLAIN_NAMES: dict[Any, str] = {kind: _NAMES[kind] for kind in _PLAIN}
 _IS_NUMBERED = all(hash(ReduceOp(kind)) == kind.value for kind in _PLAIN)
 
 

@@ -28,6 +28,7 @@ from weft.torch.backend.contiguity import (
 from weft.torch.backend.device_groups import by_device
 from weft.torch.backend.group_base import GroupBase
 from weft.torch.backend.reduce_ops import reduce_op_name
+from weft.torch.backend.sparse_all_reduce import sparse_all_reduce
 
 
 class ReductionCollectives(GroupBase):
@@ -35,7 +36,11 @@ class ReductionCollectives(GroupBase):
 
     @by_device
     def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
-        """Reduce in place, on every rank."""
+        """Reduce in place, on every rank; sparse tensors before the call returns."""
+        if single(tensors).layout is torch.sparse_coo:
+            op = reduce_op_name(opts.reduceOp)
+            sparse_all_reduce(self.channel, tensors[0], op, self.size())
+            return self._pending([], tensors, None, None)
         return self.work(tensors, *self._allreduce(single(tensors), opts))
 
     @by_device

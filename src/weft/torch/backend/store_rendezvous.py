@@ -9,6 +9,11 @@ from weft.errors import RunTimeoutError
 from weft.runtime import World
 from weft.runtime.communicator import create_segment
 from weft.runtime.engine_threads import engines_from
+from weft.torch.backend.bounded_store import (
+    BoundedStore,
+    KeysMissingError,
+    StoreUnreachableError,
+)
 from weft.torch.backend.c10d import PrefixStore, Store
 from weft.torch.backend.channel import Channel
 from weft.torch.hosts.host_map import HostMap, host_identity
@@ -20,10 +25,11 @@ _SEGMENT, _HOST = "weft/segment", "weft/host"
 def rendezvous(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> Channel:
     """Connect to the other ranks of a group, by the group's own store."""
     store.set_timeout(timeout)
-    store.set(f"{_HOST}/{rank}", host_identity())
     keys = [f"{_HOST}/{other}" for other in range(num_ranks)]
-    with _naming_the_missing(store, rank, keys, timeout):
-        identities = store.multi_get(keys)
+    with _naming_the_missing(rank, keys, timeout):
+        bounded = BoundedStore(store, timeout)
+        bounded.set(keys[rank], host_identity())
+        identities = bounded.wait_for(keys)
     hosts = HostMap.from_identities([each.decode() for each in identities])
     if hosts.num == 1:
         return Channel(_world(store, rank, num_ranks, timeout))
@@ -34,36 +40,38 @@ def rendezvous(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> C
 
 
 @contextmanager
-def _naming_the_missing(
-    store: Store, rank: int, keys: Sequence[str], timeout: timedelta
-) -> Iterator[None]:
+def _naming_the_missing(rank: int, keys: Sequence[str], timeout: timedelta) -> Iterator[None]:
     """Convert a timeout of a store into an error that names the missing ranks.
 
-    Rank r of the group writes ``keys[r]``. Stores have no error type for timeouts.
+    Rank r of the group writes ``keys[r]``.
     """
+    start = f"rank {rank}: timeout after {timeout.total_seconds():g} s at the start of its process"
     try:
         yield
-    except RuntimeError as error:
-        if "timeout" not in str(error).lower() and "timed out" not in str(error).lower():
-            raise
-        late = [str(other) for other, key in enumerate(keys) if not store.check([key])]
-        missing = f"; rank {', '.join(late)} did not come" if late else ""
+    except StoreUnreachableError as error:
         raise RunTimeoutError(
-            f"rank {rank} timed out after {timeout.total_seconds():g} s at the start of its "
-            f"process group{missing}.",
+            f"rank {rank} cannot start its process group: {error.message}",
+            "Continue or restart that process.",
+        ) from error
+    except KeysMissingError as error:
+        late = ", ".join(str(keys.index(key)) for key in error.keys)
+        raise RunTimeoutError(
+            f"{start} group; rank {late} did not come.",
             "Start every rank; if the others are only slow, pass a longer timeout.",
         ) from error
 
 
 def _world(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> World:
     seconds, engines = timeout.total_seconds(), engines_from(os.environ)
+    bounded = BoundedStore(store, timeout)
     if rank > 0:
-        with _naming_the_missing(store, rank, [_SEGMENT], timeout):
-            name = store.get(_SEGMENT).decode()
+        with _naming_the_missing(rank, [_SEGMENT], timeout):
+            name = bounded.wait_for([_SEGMENT])[0].decode()
         return World(name, rank, timeout=seconds, engines=engines)
     launcher = create_segment(num_ranks)
     try:
-        store.set(_SEGMENT, launcher.name)
+        with _naming_the_missing(rank, [_SEGMENT], timeout):
+            bounded.set(_SEGMENT, launcher.name)
         return World(launcher.name, rank, timeout=seconds, engines=engines)
     finally:
         launcher.close()

@@ -1,4 +1,4 @@
-"""``capture``: record one step of torch code as a Workload, on fake tensors, without a GPU."""
+"""``capture``: record one step of torch code as a StepGraph, on fake tensors, without a GPU."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 
 from weft.errors import CaptureError, UsageError, WeftError
 from weft.schedule.values import Group
+from weft.step.step_graph import Op, RankStep, StepGraph
 from weft.torch.capture.byte_dependencies import storage_of
 from weft.torch.capture.capture_environment import stage
 from weft.torch.capture.captured_collectives import GroupNames
@@ -28,7 +29,6 @@ from weft.torch.capture.captured_works import NotSentError, ObjectExchange
 from weft.torch.capture.op_costs import tensors_in
 from weft.torch.capture.peak_memory import SETUP
 from weft.torch.capture.recorder import Recorder
-from weft.workload.step import Op, Step, Workload
 
 Seen = Callable[[int, int, Any, Any, Any, Any], None]
 Places = dict[int, list[int]]  # a rank that is captured, and all that do the same
@@ -42,7 +42,7 @@ def capture(
     every_rank: bool = False,
     as_gpu: bool = True,
     seen: Seen | None = None,
-) -> Workload:
+) -> StepGraph:
     """Write down what one step of ``step`` does on each of ``world_size`` ranks.
 
     If ``step`` returns a function, that is the step and what came before is its preparation.
@@ -67,7 +67,7 @@ def capture(
         )
     objects = ObjectExchange()
     captured = partial(_captured, step, world_size, name, objects, as_gpu=as_gpu, seen=seen)
-    found: dict[int, Workload] = {}
+    found: dict[int, StepGraph] = {}
     try:
         found[0] = captured(0)
         messages = _message_groups(found[0])
@@ -83,14 +83,14 @@ def capture(
     alike: dict[tuple[Op, ...], list[int]] = {}
     for rank, ranks in places.items():
         alike.setdefault(found[rank].steps[0].ops, []).extend(ranks)
-    steps = tuple(Step(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
+    steps = tuple(RankStep(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
     return _joined(found[0], [found[rank] for rank in places], steps)
 
 
 def _capture_all(
-    captured: Callable[[int], Workload],
+    captured: Callable[[int], StepGraph],
     ranks: list[int],
-    found: dict[int, Workload],
+    found: dict[int, StepGraph],
     objects: ObjectExchange,
 ) -> None:
     """Capture ranks in turns until each has the objects that others send it."""
@@ -107,7 +107,7 @@ def _capture_all(
             ) from waiting
 
 
-def _message_groups(workload: Workload) -> list[Group]:
+def _message_groups(workload: StepGraph) -> list[Group]:
     """Return the groups in which ranks send messages: those of pipelines."""
     names = dict.fromkeys(
         op.collective.group
@@ -127,7 +127,7 @@ def _places(world_size: int, groups: list[Group]) -> Places:
     return {ranks[0]: ranks for ranks in found.values()}
 
 
-def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...]) -> Workload:
+def _joined(first: StepGraph, workloads: list[StepGraph], steps: tuple[RankStep, ...]) -> StepGraph:
     """Merge the captures of different ranks: the largest memory, every group."""
     groups = {key: group for each in workloads for key, group in each.groups.items()}
     fullest = max(workloads, key=lambda each: each.memory.total if each.memory else 0)
@@ -146,7 +146,7 @@ def _captured(
     *,
     as_gpu: bool,
     seen: Seen | None,
-) -> Workload:
+) -> StepGraph:
     groups = GroupNames(rank, world_size)
     told = partial(seen, rank) if seen is not None else None
     recorder = Recorder(groups, told, as_gpu=as_gpu)
@@ -158,8 +158,8 @@ def _captured(
             f"{name} did nothing on tensors, so there is no step to predict",
             "Return the function that runs one step, or run it.",
         )
-    everyone = Step(tuple(range(world_size)), ops)
-    return Workload(
+    everyone = RankStep(tuple(range(world_size)), ops)
+    return StepGraph(
         name,
         world_size,
         (everyone,),

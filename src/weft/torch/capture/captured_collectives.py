@@ -12,9 +12,9 @@ from torch.distributed import distributed_c10d
 
 from weft.errors import CaptureError
 from weft.schedule.values import Group
+from weft.step.step_graph import WORLD, Collective
 from weft.torch.c10d_collectives import BY_FUNCTIONAL_OP, BY_OP
 from weft.torch.capture.op_costs import dtype_name, nbytes_of, op_name, tensors_in
-from weft.workload.step import WORLD, Collective
 
 # Ops besides the collectives: their first argument is what is sent or received.
 _OTHERS = {"barrier": "barrier", "send": "send", "recv_": "recv"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from weft.workload.step import Memory
+from weft.step.step_graph import Memory
 
 SETUP, GATHERED, OPTIMIZER, BACKWARD = "setup", "gathered", "optimizer", "backward"
 

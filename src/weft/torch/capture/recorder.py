@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import CaptureError
 from weft.schedule.ir import Cost
+from weft.step.step_graph import Collective, Op, Phase, Unsupported
 from weft.torch.capture.byte_dependencies import ByteDependencies, storage_of
 from weft.torch.capture.captured_collectives import GroupNames, fake_result, written_by
 from weft.torch.capture.captured_streams import CapturedStreams, Front, merge
@@ -43,7 +44,6 @@ from weft.torch.capture.op_costs import (
     tensors_in,
 )
 from weft.torch.capture.peak_memory import HeldMemory
-from weft.workload.step import Collective, Op, Phase, Unsupported
 
 _NO_FUNCTION_MODES: Any = torch._C.DisableTorchFunction  # noqa: SLF001
 _QUIET = ("prim", "profiler", "prims", "debugprims")

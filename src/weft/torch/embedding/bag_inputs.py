@@ -30,6 +30,28 @@ class Bags(NamedTuple):
             return _addresses(*self.each[table], 0, self.samples, None)
         return _addresses(self.indices, self.offsets, table, self.samples, self.weights)
 
+    def of_table(self, table: int) -> tuple[Tensor, Tensor]:
+        """Return indices and boundaries of one table's bags, both in int64."""
+        if self.each:
+            indices, offsets = self.each[table]
+        else:
+            first = table * self.samples
+            indices, offsets = self.indices, self.offsets[first : first + self.samples + 1]
+        return indices.long(), offsets.long().contiguous()
+
+    def require_on(self, device: torch.device) -> "Bags":
+        """Raise unless all tensors are on the device of the tables."""
+        pairs = self.each or ((self.indices, self.offsets),)
+        for name, tensor in (
+            pair for each in pairs for pair in zip(("indices", "offsets"), each, strict=True)
+        ):
+            if tensor.numel() and tensor.device.type != device.type:
+                raise UsageError(
+                    f"{name}: expected int64 or int32 on {device.type} (got {tensor.dtype} on "
+                    f"{tensor.device})."
+                )
+        return self
+
     def flat(self) -> "Bags":
         """Return the bags with the indices of all tables in one tensor."""
         return _joined(self.each, None, self.samples) if self.each else self
@@ -91,9 +113,10 @@ def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
             f"Pass offsets, or indices of shape ({num_tables}, samples, rows of a bag).",
         )
     tables, samples, rows = indices.shape
-    borders = torch.arange(0, tables * samples * rows + 1, rows) if rows else None
+    last, where = tables * samples * rows, indices.device
+    borders = torch.arange(0, last + 1, rows, device=where) if rows else None
     if borders is None:
-        borders = torch.zeros(tables * samples + 1, dtype=torch.int64)
+        borders = torch.zeros(tables * samples + 1, dtype=torch.int64, device=where)
     flat = None if weights is None else weights.reshape(-1)
     return _checked(Bags(indices.reshape(-1).contiguous(), borders, flat, samples))
 
@@ -148,9 +171,9 @@ def _weights(weights: Tensors | None) -> Tensor | None:
 def _checked(bags: Bags) -> Bags:
     """Check dtypes and sizes; the native core checks the values."""
     for name, tensor in (("indices", bags.indices), ("offsets", bags.offsets)):
-        if tensor.dtype not in _INTEGERS or tensor.device.type != "cpu":
+        if tensor.dtype not in _INTEGERS:
             raise UsageError(
-                f"{name}: expected int64 or int32 on cpu (got {tensor.dtype} on {tensor.device})."
+                f"{name}: expected int64 or int32 (got {tensor.dtype} on {tensor.device})."
             )
     weights = bags.weights
     if weights is None:

@@ -1,7 +1,7 @@
 """Embedding tables sharded over a group; lookups pool directly into the memory of other ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.embedding.bag_inputs import Bags, Tensors, bags_of
+from weft.torch.embedding.device_exchange import DeviceExchange, update_rows
 from weft.torch.embedding.input_exchange import exchange_inputs
 from weft.torch.embedding.intra_host_exchange import HeapTensors, IntraHostExchange
 from weft.torch.embedding.multi_host_exchange import MultiHostExchange
@@ -23,6 +24,9 @@ from weft.torch.embedding.row_gradients import GradientRequest, allocate_gradien
 from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
 from weft.torch.embedding.table_storage import ELEMENTS, TableInput, allocate_shard, sources_of
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
+
+if TYPE_CHECKING:
+    from weft.fused.triton_launch import SymmetricMemory
 
 _KEPT = 8  # batch sizes whose memory is kept; an epoch has two: the last batch may be smaller
 
@@ -44,10 +48,12 @@ class EmbeddingAllToAll(nn.Module):
 
     The result has a row for each sample of this rank and the columns of all tables. With
     ``optimizer`` the backward pass changes the rows it reaches; without it parameters get
-    gradients, ``sparse`` ones or dense. All ranks call it together.
+    gradients, ``sparse`` ones or dense. All ranks call it together. With ``device="cuda"`` tables
+    lie on GPUs, and a fused kernel stores rows into symmetric memory (``memory``, by default
+    torch's).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, as those of nn.EmbeddingBag
         self,
         tables: Mapping[str, TableInput] | Sequence[TableInput],
         *,
@@ -58,14 +64,25 @@ class EmbeddingAllToAll(nn.Module):
         sparse: bool = False,
         slices: int = SLICES,
         group: ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        memory: "SymmetricMemory | None" = None,
     ) -> None:
         super().__init__()
         _require_one_of("pooling", pooling, ("sum", "mean"))
         _require_one_of("inputs", inputs, ("tables", "samples"))
         sources = sources_of(tables)
-        self._channel = weft_group(group).channel
-        self._group, self._rank = group, self._channel.rank
+        self._device = torch.device("cpu" if device is None else device)
+        self._group, self._rank = group, dist.get_rank(group)
         self.num_ranks = dist.get_world_size(group)
+        if memory is None and self._device.type != "cpu":
+            memory = _device_memory(group, self._device)
+        if memory is None:
+            self._channel = weft_group(group).channel
+        elif inputs != "tables" or sources[0].dtype is torch.uint8:
+            raise UsageError(
+                f"inputs: tables on a GPU take bags of the tables a rank holds (got {inputs!r}).",
+                "Pass inputs='tables', and tables that are not quantized.",
+            )
         self.sharding = shard([source.table for source in sources], sharding, self.num_ranks)
         self.pooling, self.inputs, self.sparse, self._slices = pooling, inputs, sparse, slices
         self.optimizer = optimizer
@@ -74,17 +91,20 @@ class EmbeddingAllToAll(nn.Module):
         self.weights = nn.ParameterDict()
         for each in self._mine:
             source = sources[each.table]
-            memory = allocate_shard(source, each)
-            self.weights[source.table.name] = nn.Parameter(memory, requires_grad=trains)
+            rows = allocate_shard(source, each).to(self._device)
+            self.weights[source.table.name] = nn.Parameter(rows, requires_grad=trains)
             if isinstance(optimizer, RowwiseAdagrad):
-                state = torch.zeros(memory.shape[0])
+                state = torch.zeros(rows.shape[0], device=self._device)
                 self.register_buffer(f"adagrad_{source.table.name}", state)
         if optimizer is not None and sources[0].dtype is torch.uint8:
             raise UsageError(
                 "optimizer: quantized tables cannot be trained.", "Omit the optimizer."
             )
         # Makes autograd call backward on every rank, also where no parameter needs a gradient.
-        self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
+        self._anchor = torch.zeros(
+            0, requires_grad=sources[0].dtype is not torch.uint8, device=self._device
+        )
+        self._on_device = None if memory is None else DeviceExchange(memory, self.sharding, group)
         self._heap_tensors: HeapTensors | None = None
         self._exchanges: dict[int, IntraHostExchange | MultiHostExchange] = {}
 
@@ -114,6 +134,7 @@ class EmbeddingAllToAll(nn.Module):
         per_sample_weights: Tensors | None = None,
     ) -> Iterator[StreamedRows]:
         """Yield this rank's rows slice by slice, each when it is complete; without gradients."""
+        self._require_host("stream")
         bags = self._bags(indices, offsets, per_sample_weights)
         exchange = self._set(bags)
         for first, rows in exchange.stream(self._call("stream", bags)):
@@ -121,6 +142,7 @@ class EmbeddingAllToAll(nn.Module):
 
     def timeline(self, indices: Tensors, offsets: Tensors | None = None) -> Timeline:
         """Run one lookup and return the timeline of all ranks, which are on one host."""
+        self._require_host("timeline")
         bags = self._bags(indices, offsets, None)
         exchange = self._set(bags)
         if isinstance(exchange, MultiHostExchange):
@@ -129,8 +151,12 @@ class EmbeddingAllToAll(nn.Module):
 
     def lookup(self, bags: Bags) -> Tensor:
         """Pool bags into the outputs of all ranks; return this rank's."""
-        exchange = self._set(bags)
         try:
+            if self._on_device is not None:
+                return self._on_device.lookup(
+                    [weight.detach() for weight in self.weights.values()], bags, mean=self._is_mean
+                )
+            exchange = self._set(bags)
             return exchange.run(self._call("forward", bags))
         except IndexError as error:
             raise BagError(
@@ -143,6 +169,8 @@ class EmbeddingAllToAll(nn.Module):
 
         The first is that of the weights of the bags, if it is needed.
         """
+        if self._on_device is not None:
+            return self._device_gradients(self._on_device, bags, rows, weights=weights)
         exchange = self._exchange(bags.samples)
         counts = exchange.sort(self._lookups(bags))
         asked = GradientRequest(self.optimizer, self.sparse, bags.weights if weights else None)
@@ -157,6 +185,34 @@ class EmbeddingAllToAll(nn.Module):
         held = ", ".join(f"{name} {tuple(w.shape)}" for name, w in self.weights.items())
         return f"{self.pooling}, rank {self._rank} of {self.num_ranks} holds {held or 'no table'}"
 
+    def _device_gradients(
+        self, exchange: DeviceExchange, bags: Bags, rows: Tensor, *, weights: bool
+    ) -> list[Tensor | None]:
+        """Update the rows of tables on a GPU, or return their gradients."""
+        held = [weight.detach() for weight in self.weights.values()]
+        found: list[Tensor | None] = [
+            exchange.weight_gradients(held, bags, rows) if weights else None
+        ]
+        looked_up = exchange.gradients(bags, rows, mean=self._is_mean)
+        for mine, weight, (indices, values) in zip(self._mine, held, looked_up, strict=True):
+            if self.optimizer is not None:
+                update_rows(weight, indices, values, self.optimizer, self._state(mine))
+                found.append(None)
+            elif self.sparse:
+                found.append(
+                    torch.sparse_coo_tensor(
+                        indices.unsqueeze(0), values.to(weight.dtype), weight.shape
+                    ).coalesce()
+                )
+            else:
+                grad = torch.zeros_like(weight)
+                found.append(grad.index_add_(0, indices, values.to(weight.dtype)))
+        return found
+
+    def _require_host(self, what: str) -> None:
+        if self._on_device is not None:
+            raise UsageError(f"{what}: not supported for tables on a GPU.", "Call the module.")
+
     @property
     def _is_mean(self) -> bool:
         return self.pooling == "mean"
@@ -165,7 +221,7 @@ class EmbeddingAllToAll(nn.Module):
         return f"EmbeddingAllToAll.{what}({bags.samples} samples)"
 
     def _bags(self, indices: Tensors, offsets: Tensors | None, weights: Tensors | None) -> Bags:
-        bags = bags_of(indices, offsets, weights, len(self.table_names))
+        bags = bags_of(indices, offsets, weights, len(self.table_names)).require_on(self._device)
         if weights is not None and self._is_mean:
             raise UsageError("per_sample_weights: only supported with pooling='sum' (got 'mean').")
         if self.inputs == "samples":
@@ -181,8 +237,11 @@ class EmbeddingAllToAll(nn.Module):
 
     def _batch_size(self, samples: int) -> int:
         """Return the batch size of the other ranks: a rank that holds no table does not know it."""
-        counts = torch.zeros(self.num_ranks, dtype=torch.int64)
-        mine = torch.tensor([samples if self._mine else -1])
+        counts = torch.zeros(self.num_ranks, dtype=torch.int64, device=self._device)
+        mine = torch.tensor([samples if self._mine else -1], device=self._device)
+        if self._on_device is not None:
+            dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._group)
+            return int(mine)
         self._channel.all_gather(counts, mine, async_op=False)
         return int(counts.max())
 
@@ -257,6 +316,13 @@ class _Lookup(torch.autograd.Function):
         wants = ctx.needs_input_grad[3]
         found = ctx.module.send_gradients(ctx.bags, grads[0], weights=wants)
         return (None, None, None, *found)
+
+
+def _device_memory(group: ProcessGroup | None, device: torch.device) -> "SymmetricMemory":
+    """Return torch's symmetric memory of a GPU; the kernels need Triton."""
+    from weft.fused.triton_launch import TorchSymmetricMemory
+
+    return TorchSymmetricMemory(group, device)
 
 
 def _require_one_of(what: str, given: str, known: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import re
 import threading
 import time
+from collections.abc import Callable
 
 from weft._core import FaultReason
 from weft.errors import RankDiedError, RunError
@@ -18,6 +19,7 @@ _PREFIX = "between hosts: "  # marks a text that has the group's ranks already
 _FOR_A_REASON = (
     0.3  # seconds to wait for the reason, which is written before connections are closed
 )
+_FOR_THE_STORE = 0.25  # seconds to report a reason; it usually takes some milliseconds
 _POLL_SECONDS = 0.02
 # Subclasses first: RunError is the base of the others.
 _REASONS = {kind: reason for reason, kind in reversed(ERRORS.items())}
@@ -73,20 +75,41 @@ class AbortPropagator:
 
     def _by_store(self) -> RunError | None:
         """Read why a rank closed its connections; a killed one has not written a reason."""
+        found: list[RunError] = []
         deadline = time.monotonic() + _FOR_A_REASON
-        with contextlib.suppress(RuntimeError):  # the store may have ended with its host
+
+        def read() -> None:
             while time.monotonic() < deadline:
                 if self._store.check([_KEY]):
                     reason, _, text = self._store.get(_KEY).decode().partition(" ")
-                    return ERRORS[FaultReason(int(reason))](text)
+                    found.append(ERRORS[FaultReason(int(reason))](text))
+                    return
                 time.sleep(_POLL_SECONDS)
-        return None
+
+        _with_deadline(read, 2 * _FOR_A_REASON)
+        return found[0] if found else None
 
     def _report(self, failure: RunError) -> None:
         reason, text = _REASONS[type(failure)], str(failure)
         if self._world.member.fault() is None:
             prefix = "" if text.startswith(_PREFIX) else _PREFIX
             self._world.fail(reason, self._world.rank, f"{prefix}{text.rstrip('.')}")
-        with contextlib.suppress(RuntimeError):
-            self._store.compare_set(_KEY, "", f"{int(reason)} {text}")
+        _with_deadline(
+            lambda: self._store.compare_set(_KEY, "", f"{int(reason)} {text}"), _FOR_THE_STORE
+        )
         self._transport.close_all()
+
+
+def _with_deadline(act: Callable[[], object], seconds: float) -> None:
+    """Call the store, which may have ended with its host; leave it after so many seconds.
+
+    Behind a link that drops packets silently, TCP gives up only after 15 minutes.
+    """
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):
+            act()
+
+    thread = threading.Thread(target=run, name="weft-store", daemon=True)
+    thread.start()
+    thread.join(seconds)

@@ -1,5 +1,6 @@
 """Transfers between hosts, by the Gloo process group of torch.distributed."""
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -129,6 +130,10 @@ class GlooTransport:
     def close(self) -> None:
         """Drop the connections; no transfer is in flight any more."""
         self._group = None
+
+    def keep_forever(self) -> None:
+        """Never destroy the connections: a thread is inside Gloo and will not come back."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
 
     def close_all(self) -> None:
         """Close every connection, so that all waits on both sides fail.

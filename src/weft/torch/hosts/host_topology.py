@@ -13,12 +13,13 @@ from weft.torch.hosts.intra_host import IntraHost
 
 
 class HostTopology:
-    """A rank's host, the other hosts and their leaders."""
+    """A rank's host, the other hosts and their leaders; a single host needs no transport."""
 
     def __init__(
-        self, intra_host: IntraHost, transport: GlooTransport, hosts: HostMap, rank: int
+        self, intra_host: IntraHost, transport: GlooTransport | None, hosts: HostMap, rank: int
     ) -> None:
-        self.intra_host, self.transport, self.hosts, self.rank = intra_host, transport, hosts, rank
+        self.intra_host, self.hosts, self.rank = intra_host, hosts, rank
+        self._transport = transport
         self.host = hosts.of[rank]
         self.local_ranks = hosts.ranks[self.host]
         # Each host starts with the next one, so that they do not all send to the same.
@@ -27,10 +28,16 @@ class HostTopology:
         self._slots = np.zeros(0, np.uint8)
         self.chunk_sizes = ChunkSizeTuner()
 
+    @property
+    def transport(self) -> GlooTransport:
+        """The connections to other hosts."""
+        assert self._transport is not None
+        return self._transport
+
     def session(self, kind: str, nbytes: int, *about: object) -> InterHostSession:
         """Return the session of a call that all ranks make."""
         said = ", ".join([f"{nbytes} bytes", *map(str, about)])
-        return InterHostSession(self.transport, self.hosts, self.rank, f"{kind}({said})")
+        return InterHostSession(self._transport, self.hosts, self.rank, f"{kind}({said})")
 
     def slots(self, count: int, nbytes: int) -> NDArray[np.uint8]:
         """Return slots for pieces in transit; their memory is reused by every call."""

@@ -21,10 +21,15 @@ class InterHostSession:
     ring, either all calls are equal or one leader finds the difference.
     """
 
-    def __init__(self, transport: GlooTransport, hosts: HostMap, rank: int, call: str) -> None:
-        self._transport, self._rank, self.call = transport, rank, call
+    def __init__(
+        self, transport: GlooTransport | None, hosts: HostMap, rank: int, call: str
+    ) -> None:
+        self._rank, self.call = rank, call
         self._sent: list[Transfer] = []
         self._header: tuple[Transfer, Tensor] | None = None
+        if transport is None:  # one host: nothing is sent
+            return
+        self._transport = transport
         host = hosts.of[rank]
         if rank == hosts.leader(host):
             before, after = (hosts.leader((host + step) % hosts.num) for step in (-1, 1))

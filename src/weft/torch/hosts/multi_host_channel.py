@@ -28,6 +28,7 @@ from weft.torch.hosts.intra_host import IntraHost
 from weft.torch.hosts.p2p_transport import AnnouncedReceive, InterHostMessage, P2PTransport
 from weft.torch.hosts.serial_executor import SerialExecutor, SerialJob
 
+_TO_LEAVE = 5.0  # seconds for a thread to leave its call when the process ends
 _BY_LEADERS = "shared memory inside hosts, gloo between their leaders"
 _STRAIGHT = "shared memory inside hosts, gloo from rank to rank between them"
 _PATHS = {
@@ -167,7 +168,7 @@ class MultiHostChannel(Channel):
             if self._is_near(peer):
                 super().raise_late(self.hosts.local_rank(peer), doing)
             raise RunTimeoutError(
-                f"rank {self.rank} timed out after {self.world.timeout:g} s at {doing}"
+                f"rank {self.rank}: timeout after {self.world.timeout:g} s at {doing}"
                 f"{f'; {self.hosts.describe(peer)} did not come' if peer >= 0 else ''}."
             )
         except RunError as error:
@@ -207,9 +208,16 @@ class MultiHostChannel(Channel):
         self.world.close()
 
     def end(self, error: BaseException | None) -> None:
-        """Leave because the process ends, with or without an exception."""
+        """Leave because the process ends, with or without an exception.
+
+        A thread of the user that is inside Gloo when the interpreter ends would abort the process:
+        it gets an error first, as do the ranks that it communicates with.
+        """
+        if error is None and self._executor.has_other_caller():
+            error = RunError(f"rank {self.rank} exited while a thread of it was in a collective")
         if error is not None:
             self._abort_propagator.propagate(error)
+            self._executor.wait_for_caller(_TO_LEAVE)
         self.close()
 
     def run_between_hosts(self, act: Callable[..., None], *args: Any) -> None:

@@ -28,6 +28,7 @@ _CONTROL, _LONG = 5, 6  # tags of the transport
 _HEAD = struct.Struct("<5q")
 _PAUSE = 50e-6  # seconds between polls
 _TO_READ = 5.0  # seconds to wait on close until the peers have read their messages
+_TO_END = 1.0  # seconds for a thread to end after its connection was closed
 _CONFIRM = 16  # control messages after which an ACK is sent
 
 
@@ -157,9 +158,13 @@ class P2PConnection:
         """Return whether the peer has read every control message, or never will."""
         return self._closed or self._num_acknowledged >= self._num_written
 
-    def join(self) -> None:
-        """Wait for the thread, after the connection was closed."""
-        self._thread.join()
+    def join(self) -> bool:
+        """Wait for the thread, after the connection was closed; return whether it has ended.
+
+        Gloo does not wake a thread whose bytes had begun to arrive when the connection was closed.
+        """
+        self._thread.join(_TO_END)
+        return not self._thread.is_alive()
 
     def _announce(self, message: InterHostMessage) -> None:
         number, self._num_announced = self._num_announced, self._num_announced + 1
@@ -261,6 +266,7 @@ class P2PTransport:
         self._report_failure = report_failure
         self._connections: dict[int, P2PConnection] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> InterHostMessage:
         """Return a send or receive with a rank of another host."""
@@ -269,6 +275,8 @@ class P2PTransport:
         if tag < 0:
             raise UsageError(f"tag: must be >= 0 (got {tag}).")
         with self._lock:
+            if self._closed:  # a new connection would read the messages of the one that ends
+                raise RunError("the group was closed.", "Make a new group.")
             if peer not in self._connections:
                 self._connections[peer] = P2PConnection(
                     self._transport, self._hosts, self._rank, peer, self._report_failure
@@ -277,7 +285,9 @@ class P2PTransport:
 
     def close(self) -> None:
         """End the threads when the peers have read all messages."""
-        connections, self._connections = list(self._connections.values()), {}
+        with self._lock:
+            self._closed = True
+            connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.send_close()
         deadline = time.monotonic() + _TO_READ
@@ -287,8 +297,9 @@ class P2PTransport:
             time.sleep(_PAUSE)
         if connections:
             self._transport.close_all()
-        for connection in connections:
-            connection.join()
+        ended = [connection.join() for connection in connections]
+        if not all(ended):
+            self._transport.keep_forever()
 
 
 def _inline(nbytes: int) -> int:

@@ -16,7 +16,7 @@ class PlainEncoder:
     """Encodes whole pieces."""
 
     def __init__(self, codec: Codec) -> None:
-        self.name, self.codec = codec.name, codec
+        self.name, self.codec, self.room = codec.name, codec, codec.room
         self.rounds = not is_lossless(codec.name)  # the root must use the decoded values, too
 
     def encode(self, chunk: Octets, out: Octets, at: int) -> int:
@@ -29,20 +29,20 @@ class PlainEncoder:
         del at
         self.codec.decode(frame, chunk)
 
-    def sample(self, chunk: Octets, at: int) -> Octets:
-        """Return the bytes of a chunk that will be encoded."""
+    def encoded_bytes(self, chunk: Octets, at: int) -> int:
+        """Return the length of the frame of a chunk."""
         del at
-        return chunk
+        return self.codec.encode(chunk, np.empty(self.room(len(chunk)), np.uint8))
 
 
 class DeltaEncoder:
     """Encodes the difference of each piece to the last broadcast."""
 
     def __init__(self, delta: Delta) -> None:
-        self.name, self.codec = delta.name, delta.codec
+        self.name, self.codec, self.room = delta.name, delta.codec, delta.room
         self.rounds = False  # encode() changes the root's data
         self._delta = delta
-        self.decode, self.sample = delta.decode, delta.difference
+        self.decode, self.encoded_bytes = delta.decode, delta.encoded_bytes
 
     def encode(self, chunk: Octets, out: Octets, at: int) -> int:
         """Write the frame; with a lossy codec, replace the chunk by its decoded value."""
@@ -58,10 +58,10 @@ PieceEncoder = PlainEncoder | DeltaEncoder
 def sampled_ratio(coder: PieceEncoder, data: Octets) -> float:
     """Return the compression ratio of a few samples of the data."""
     step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
-    out = np.empty(coder.codec.room(_SAMPLE), np.uint8)
     places = [at * step for at in range(_SAMPLES)]
-    chunks = (coder.sample(data[at : at + _SAMPLE], at) for at in places)
-    return _SAMPLES * _SAMPLE / sum(coder.codec.encode(chunk, out) for chunk in chunks)
+    return (
+        _SAMPLES * _SAMPLE / sum(coder.encoded_bytes(data[at : at + _SAMPLE], at) for at in places)
+    )
 
 
 class BackgroundDecoder:

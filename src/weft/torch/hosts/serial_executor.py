@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from weft.errors import DisagreeError, NotDoneError
+from weft.errors import DisagreeError, NotDoneError, RunError
 
 Act = Callable[[], None]
 
@@ -60,11 +60,14 @@ class SerialExecutor:
         self._running = threading.Lock()  # held by the thread that runs a call
         self._asking = threading.Lock()  # protects the attributes below
         self._caller: int | None = None  # the thread inside a synchronous call
+        self._closed = False
 
     def run(self, act: Act, *, async_op: bool) -> SerialJob | None:
         """Execute a call, now or in the thread."""
         me = threading.get_ident()
         with self._asking:
+            if self._closed:
+                raise RunError("the group was closed.", "Make a new group.")
             caller = self._caller
             if caller not in (None, me):
                 raise DisagreeError(
@@ -93,8 +96,19 @@ class SerialExecutor:
         if last is not None and threading.current_thread() is not self._thread:
             last._over.wait()  # noqa: SLF001 - without raising its error
 
+    def has_other_caller(self) -> bool:
+        """Return whether another thread is inside a synchronous call."""
+        return self._caller not in (None, threading.get_ident())
+
+    def wait_for_caller(self, timeout: float) -> None:
+        """Wait until no thread runs a call, at most so many seconds."""
+        if self._running.acquire(timeout=timeout):
+            self._running.release()
+
     def close(self) -> None:
-        """End the thread after its calls."""
+        """End the thread after its calls; later ones raise."""
+        with self._asking:
+            self._closed = True
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()

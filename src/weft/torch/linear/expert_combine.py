@@ -1,16 +1,20 @@
 """The last matmul of experts, fused with the all-to-all that returns rows to their ranks."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.linear.device_matmul import DeviceMatmul, device_matmul
 from weft.torch.linear.fused_matmul import FusedMatmul
 from weft.torch.linear.fusion_autotune import Fuse
 from weft.torch.linear.tiling import ScatterCallbacks
+
+if TYPE_CHECKING:
+    from weft.fused.triton_launch import SymmetricMemory
 
 _LEAST = 16  # rows of a slot, at least
 
@@ -25,7 +29,7 @@ class ExpertCombine(nn.Module):
     all_to_all_single of the products.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, as those of nn.Linear
         self,
         num_experts: int,
         in_features: int,
@@ -35,16 +39,19 @@ class ExpertCombine(nn.Module):
         fuse: Fuse = "auto",
         slices: int | None = None,
         group: ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        memory: "SymmetricMemory | None" = None,
     ) -> None:
         super().__init__()
-        self._matmul = FusedMatmul(group, fuse, slices)
+        on_device = device_matmul(device, memory, group)
+        self._matmul = on_device or FusedMatmul(group, fuse, slices)
         parts, rank = self._matmul.num_ranks, self._matmul.rank
         if num_experts % parts:
             raise UsageError(
                 f"num_experts: {num_experts} is not divisible by {parts} ranks.",
                 f"Use a multiple of {parts}.",
             )
-        whole = torch.empty(num_experts, out_features, in_features, dtype=dtype)
+        whole = torch.empty(num_experts, out_features, in_features, dtype=dtype, device=device)
         with torch.no_grad():
             for expert in whole:
                 nn.init.kaiming_uniform_(expert, a=5**0.5)  # as nn.Linear does
@@ -87,7 +94,7 @@ class ExpertCombine(nn.Module):
 class ExpertRouting:
     """The destinations of all rows of a call, which all ranks know before any multiplies."""
 
-    def __init__(self, matmul: FusedMatmul, counts: Tensor) -> None:
+    def __init__(self, matmul: FusedMatmul | DeviceMatmul, counts: Tensor) -> None:
         self.matmul = matmul
         self.counts = matmul.all_counts(counts.contiguous()).tolist()  # by sender, receiver, expert
         me, ranks = matmul.rank, range(matmul.num_ranks)
@@ -121,6 +128,8 @@ class ExpertRouting:
 def _forward(routing: ExpertRouting, x: Tensor, weight: Tensor) -> Tensor:
     """Compute rows for all ranks and receive this one's."""
     matmul, width = routing.matmul, weight.shape[1]
+    if isinstance(matmul, DeviceMatmul):
+        return matmul.combine(routing, x, weight)
     me, out = matmul.rank, x.new_empty(sum(routing.taken), width)
     call = routing.call_name("ExpertCombine", width)
     tiles = matmul.tiles(routing.slot_lines, width * x.element_size())
@@ -155,7 +164,7 @@ def _forward(routing: ExpertRouting, x: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def _backward(
+def _backward(  # noqa: C901 - one function per callback
     routing: ExpertRouting, grad: Tensor, x: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Send gradients of rows to the ranks that computed them, which multiply them on arrival."""
@@ -192,6 +201,9 @@ def _backward(
     def keep(number: int) -> None:
         used(me, tiles.clipped(number, routing.given[me]), mine(me, number))
 
+    if isinstance(matmul, DeviceMatmul):
+        unfused()
+        return of_x, of_weight
     callbacks = ScatterCallbacks(
         make, keep, take, lambda sender, taker: routing.lines(taker, sender)
     )

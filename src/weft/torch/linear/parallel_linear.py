@@ -1,14 +1,20 @@
 """Linear layers over the ranks of a group, fused with their collectives."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.linear.device_matmul import DeviceMatmul, device_matmul
 from weft.torch.linear.fused_matmul import FusedMatmul
 from weft.torch.linear.fusion_autotune import Fuse
+
+if TYPE_CHECKING:
+    from weft.fused.triton_launch import SymmetricMemory
+
+Matmul = FusedMatmul | DeviceMatmul
 
 
 class ParallelLinear(nn.Module):
@@ -16,13 +22,15 @@ class ParallelLinear(nn.Module):
 
     ``in_features`` and ``out_features`` are those of the whole layer; ``weight`` is this rank's
     part. ``fuse="auto"`` measures in the first calls of a shape whether the fused or the unfused
-    execution is faster, and uses that one from then on; ``reasons`` states the choice.
+    execution is faster, and uses that one from then on; ``reasons`` states the choice. With
+    ``device="cuda"`` the weight lies on a GPU and kernels store into symmetric memory (``memory``,
+    by default torch's).
     """
 
     cut: ClassVar[int]  # the dimension of the weight that is split over ranks
     bias_is_cut: ClassVar[bool]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, as those of nn.Linear
         self,
         in_features: int,
         out_features: int,
@@ -32,11 +40,14 @@ class ParallelLinear(nn.Module):
         fuse: Fuse = "auto",
         slices: int | None = None,
         group: ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        memory: "SymmetricMemory | None" = None,
     ) -> None:
         super().__init__()
-        self._matmul = FusedMatmul(group, fuse, slices)
+        on_device = device_matmul(device, memory, group)
+        self._matmul = on_device or FusedMatmul(group, fuse, slices)
         self.in_features, self.out_features = in_features, out_features
-        whole = nn.Linear(in_features, out_features, bias=bias, dtype=dtype)
+        whole = nn.Linear(in_features, out_features, bias=bias, dtype=dtype, device=device)
         self._cut_from(whole)
 
     @classmethod
@@ -157,9 +168,7 @@ class _Scatter(torch.autograd.Function):
     """Matmul and reduce-scatter; backward: all-gather and matmul."""
 
     @staticmethod
-    def forward(
-        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, matmul: Matmul, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.matmul, ctx.has_bias = matmul, bias is not None
         ctx.save_for_backward(x, weight)
         y = matmul.scatter(x, weight.t(), "LinearReduceScatter")
@@ -187,9 +196,7 @@ class _Gather(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, matmul: Matmul, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.matmul, ctx.has_bias = matmul, bias is not None
         ctx.save_for_backward(x, weight)
         y = matmul.gather(x.contiguous(), weight.t(), "AllGatherLinear")
@@ -211,9 +218,7 @@ class _Reduce(torch.autograd.Function):
     """Matmul and all-reduce; backward: the matmul alone."""
 
     @staticmethod
-    def forward(
-        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, matmul: Matmul, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.has_bias = bias is not None
         ctx.save_for_backward(x, weight)
         y = matmul.reduce(x.contiguous(), weight.t(), "GemvAllReduce")

@@ -1,0 +1,1 @@
+"""``weft gpu-check``: facts, correctness, calibration, paths and predictions of one node."""

@@ -1,0 +1,173 @@
+"""``weft serve``: latency and throughput of a model, by each method to fetch cached blocks."""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
+from weft.cli.options import Json, complete_list, names, to_file
+from weft.cli.outputs import output_path, print_json, print_written, write
+from weft.cli.progress import track
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.serving import Question
+
+
+def complete_fetch(incomplete: str) -> list[str]:
+    """Complete the last of a list of fetch methods."""
+    from weft.serving import FETCHES
+
+    return complete_list(incomplete, ("all", *FETCHES))
+
+
+def complete_server(incomplete: str) -> list[str]:
+    """Complete the name of a server."""
+    from weft.serving import SERVERS
+
+    return [name for name in SERVERS if name.startswith(incomplete)]
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_workload)],
+    *,
+    on: On = None,
+    settings: Settings = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S,..",
+            help="Block sizes of the cache; default: 16 tokens of one tensor of a layer.",
+        ),
+    ] = None,
+    fetch: Annotated[
+        str,
+        typer.Option(
+            metavar="F,..",
+            help="per-copy, batched, b2b (back to back on the engines' queues), kernel, recompute "
+            "(fetch nothing) or all.",
+            autocompletion=complete_fetch,
+        ),
+    ] = "all",
+    engines: Annotated[int, typer.Option(metavar="N", help="Number of engines for b2b.")] = 1,
+    reduce: Annotated[
+        str,
+        typer.Option(
+            metavar="R",
+            help="All-reduces of a layer: library, dma (gathered by engines), fused (in "
+            "the kernel of the product) or auto, the fastest.",
+        ),
+    ] = "library",
+    hit: Annotated[
+        float,
+        typer.Option(metavar="0..1", help="Fraction of a prompt that is cached in host memory."),
+    ] = 0.9,
+    prompt: Annotated[int, typer.Option(metavar="N", help="Tokens per prompt.")] = 4096,
+    generate: Annotated[int, typer.Option(metavar="N", help="Tokens per answer.")] = 128,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="R", help="Requests per second (Poisson); default: all at once."),
+    ] = None,
+    requests: Annotated[int, typer.Option(metavar="N", help="Number of requests.")] = 64,
+    batch: Annotated[
+        int, typer.Option(metavar="N", help="Maximum number of concurrent requests.")
+    ] = 256,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", help="Maximum number of tokens per pass.")
+    ] = 8192,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Submit copies while the previous pass runs.")
+    ] = False,
+    overhead: Annotated[
+        str, typer.Option(metavar="T", help="Host time per pass besides launching it.")
+    ] = "0us",
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Schedule, overheads and all-reduces of vllm, sglang or trtllm.",
+            autocompletion=complete_server,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Requests that a client keeps in flight, instead of a rate."
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
+    json: Json = False,
+    output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
+) -> None:
+    """Serve the same requests by every fetch method."""
+    from weft.models.named import transformer_of
+    from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
+    from weft.units import parse_sizes, parse_time
+
+    path, machine = output_path(output, (".csv",)), machine_of(on)
+    shape = transformer_of(model, _with_tp(settings_of(settings), machine))
+    load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
+    limits = BatchLimits(
+        batch, tokens, ahead, parse_time(overhead), concurrency=max(0, concurrency)
+    )
+    found = find_server(server) if server is not None else None
+    if found is not None:
+        shape = found.served(shape)
+        limits = found.limits(batch=batch, concurrency=max(0, concurrency))
+        load = replace(load, hit=hit if fetch != "all" else 0.0)
+    question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
+    methods = ["recompute"] if found and fetch == "all" else names(fetch, FETCHES, "--fetch")
+    sizes = parse_sizes(block) if block is not None else [None]
+    asked = [replace(question, block_bytes=size) for size in sizes]
+    rows = [row for each in track(asked, "serving") for row in each.rows(methods)]
+    note = write(path, rows) if path else ""
+    _show(machine, question, rows, json=json)
+    print_written(note, quiet=json)
+
+
+def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
+    """Set tensor parallelism to the ranks of a node, unless given."""
+    return {"tp": str(machine.node_size)} | settings
+
+
+def _show(
+    machine: "Platform", question: "Question", rows: list[dict[str, Any]], *, json: bool
+) -> None:
+    if json:
+        print_json("serve", machine.name, rows)
+        return
+    from weft.report.text import Column, print_table
+    from weft.units import format_size, format_time
+
+    columns = [
+        Column("block", "block", format_size),
+        Column("copies", "copies"),
+        Column("fetch", "fetch", right=False, style="bold"),
+        Column("fetch_alone", "fetched in", format_time),
+        Column("ttft_alone", "first token, alone", format_time),
+        Column("ttft_alone_gain", "gain", "{:.2f}x".format),
+        Column("ttft", "first token", format_time),
+        Column("itl", "between tokens", format_time),
+        Column("throughput", "tokens/s", "{:.0f}".format),
+        Column("throughput_gain", "gain", "{:.2f}x".format),
+    ]
+    load, model = question.load, question.model
+    come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
+    if question.limits.concurrency:
+        come = f"{question.limits.concurrency} in flight"
+    title = (
+        f"{question.name}, tp {model.tp}, on {machine.name}: {load.count} requests {come}, prompts "
+        f"of {load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; predicted"
+    )
+    if question.server is not None:
+        title = f"{question.server.name}: {title}"
+    if len(rows) == 1:
+        hidden = (
+            ("block", "copies", "fetch", "fetch_alone") if rows[0]["fetch"] == "recompute" else ()
+        )
+        columns = [each for each in columns if "gain" not in each.key and each.key not in hidden]
+    print_table(columns, rows, title=title)
+    if len(rows) > 1:
+        print("gain: over per-copy")

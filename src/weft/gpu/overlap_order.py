@@ -1,0 +1,396 @@
+"""An order of a graph's nodes that hides its collectives behind computation, within a memory limit.
+
+    nodes in program order ──▶ list scheduling by policy ──▶ replay of each order ──▶ the best
+    (seconds, storages)        (prefetch, out of order)      (exposed, peak memory)
+
+One compute stream runs nodes in order; each group of ranks has one stream of collectives, in the
+order they are issued. A collective is started by its node and waited for by another, and its input
+and output are held until then. Nothing here knows torch: ``weft.torch`` reads FX graphs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapNode:
+    """One node: what it takes on the compute stream, and what it allocates and reads.
+
+    A node that starts a collective has its ``group`` and ``comm`` seconds; one that waits names the
+    start. ``allocates`` are (storage, bytes) that come to life with it, ``uses`` the storages that
+    it reads or hands on. Storages that are ``kept`` by the graph's output are never freed.
+    """
+
+    inputs: tuple[int, ...]
+    seconds: float = 0.0
+    group: str = ""
+    comm: float = 0.0
+    waits_for: int = -1
+    allocates: tuple[tuple[int, int], ...] = ()
+    uses: tuple[int, ...] = ()
+
+    @property
+    def starts(self) -> bool:
+        """Whether it starts a collective."""
+        return self.group != ""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapReplay:
+    """What an order takes: all seconds, those in which the compute stream waits, peak memory."""
+
+    seconds: float
+    exposed: float
+    peak: int
+
+
+class RangeMaximum:
+    """The largest of any range of some numbers, in constant time: maxima of powers of two."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self._levels = [np.asarray(values, np.int64)]
+        while len(self._levels[-1]) > 1 << (len(self._levels) - 1):
+            last, half = self._levels[-1], 1 << (len(self._levels) - 1)
+            self._levels.append(np.maximum(last[:-half], last[half:]))
+
+    def __getitem__(self, place: int) -> int:
+        return int(self._levels[0][place])
+
+    def between(self, first: int, last: int) -> int:
+        """Return the largest from ``first`` to ``last``, both included."""
+        last = min(last, len(self._levels[0]) - 1)
+        level = (last - first + 1).bit_length() - 1
+        found = self._levels[level]
+        return int(max(found[first], found[last - (1 << level) + 1]))
+
+
+@dataclass(frozen=True)
+class OverlapGraph:
+    """Nodes in a valid order; ``pinned`` ones (inputs, output) keep their place."""
+
+    nodes: tuple[OverlapNode, ...]
+    kept: frozenset[int] = frozenset()
+    pinned: frozenset[int] = frozenset()
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that read each node."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for each in node.inputs:
+                found[each].append(number)
+        return tuple(tuple(each) for each in found)
+
+    @cached_property
+    def holders(self) -> dict[int, int]:
+        """How many nodes use a storage; waits hold what their collective was given."""
+        count: dict[int, int] = defaultdict(int)
+        for node in self.nodes:
+            for storage in self.held_by(node):
+                count[storage] += 1
+        return count
+
+    def held_by(self, node: OverlapNode) -> tuple[int, ...]:
+        """Return the storages that cannot be freed before a node has run."""
+        if node.waits_for < 0:
+            return node.uses
+        return (*node.uses, *self.nodes[node.waits_for].uses)
+
+    @cached_property
+    def compute(self) -> float:
+        """Seconds of all nodes on the compute stream."""
+        return sum(node.seconds for node in self.nodes)
+
+    @cached_property
+    def ranks(self) -> tuple[float, ...]:
+        """The longest path from the start of each node to the end, collectives included."""
+        found = [0.0] * len(self.nodes)
+        for number in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[number]
+            after = max((found[user] for user in self.users[number]), default=0.0)
+            found[number] = after + node.seconds + node.comm
+        return tuple(found)
+
+    @cached_property
+    def needs(self) -> tuple[int, ...]:
+        """The first node of the program that computes with what each node leads to."""
+        found = [len(self.nodes)] * len(self.nodes)
+        for number in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[number]
+            if node.seconds > 0 and not node.starts:
+                found[number] = number
+            else:
+                after = (found[user] for user in self.users[number])
+                found[number] = min(after, default=len(self.nodes))
+        return tuple(found)
+
+    @cached_property
+    def chains(self) -> dict[int, tuple[int, ...]]:
+        """The nodes before each collective that needs only inputs of the graph, in order."""
+        found = {}
+        for number, node in enumerate(self.nodes):
+            if not node.starts:
+                continue
+            seen, left, fine = set[int](), list(node.inputs), True
+            while left and fine:
+                each = left.pop()
+                if each in seen:
+                    continue
+                seen.add(each)
+                before = self.nodes[each]
+                fine = not before.starts and before.waits_for < 0 and len(seen) <= _CHAIN
+                left += before.inputs
+            if fine:
+                found[number] = tuple(sorted(seen))
+        return found
+
+    @cached_property
+    def floor(self) -> float:
+        """Seconds of communication that no order hides: the longest path, less the computation."""
+        return max(0.0, max(self.ranks, default=0.0) - self.compute)
+
+    @cached_property
+    def before(self) -> tuple[int, ...]:
+        """The bytes that are live before each node of the program."""
+        own = (sum(nbytes for _, nbytes in node.allocates) for node in self.nodes)
+        return tuple(self.profile[n] - nbytes for n, nbytes in enumerate(own))
+
+    @cached_property
+    def profile(self) -> RangeMaximum:
+        """The bytes that are live at each node of the program, its own included."""
+        live, found = 0, []
+        left, size = dict(self.holders), dict[int, int]()
+        for node in self.nodes:
+            for storage, nbytes in node.allocates:
+                live += nbytes
+                size[storage] = nbytes
+            found.append(live)
+            for storage in self.held_by(node):
+                left[storage] -= 1
+                if not left[storage] and storage not in self.kept:
+                    live -= size.pop(storage, 0)
+        return RangeMaximum(found)
+
+    def replay(self, order: Sequence[int]) -> OverlapReplay:
+        """Run an order: the compute stream, a stream per group, and an allocator."""
+        now, live, peak = 0.0, 0, 0
+        free_at: dict[str, float] = defaultdict(float)
+        done: dict[int, float] = {}
+        left, size = dict(self.holders), dict[int, int]()
+        for number in order:
+            node = self.nodes[number]
+            for storage, nbytes in node.allocates:
+                live += nbytes
+                size[storage] = nbytes
+            peak = max(peak, live)
+            if node.starts:
+                done[number] = free_at[node.group] = max(now, free_at[node.group]) + node.comm
+            elif node.waits_for >= 0:
+                now = max(now, done[node.waits_for])
+            now += node.seconds
+            for storage in self.held_by(node):
+                left[storage] -= 1
+                if not left[storage] and storage not in self.kept:
+                    live -= size.pop(storage, 0)
+        now = max([now, *free_at.values()])
+        return OverlapReplay(now, now - self.compute, peak)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPolicy:
+    """How a list schedule chooses: see ``ordered``.
+
+    ``ahead`` bounds the seconds that a group's stream has to do when a collective is started before
+    its turn: others queue behind it. ``reach`` is how far a node may run before its turn (in nodes
+    of the program), ``by_rank`` prefers the longest remaining path to program order. ``room`` are
+    the bytes that may be live, also at any node of the program that comes before one that runs
+    early; ``room_ahead`` of them may be taken by collectives that are started early.
+    """
+
+    ahead: float
+    reach: int
+    by_rank: bool
+    room: int
+    room_ahead: int
+
+
+def ordered(graph: OverlapGraph, policy: OrderPolicy) -> list[int] | None:
+    """Return an order by list scheduling, None if it needs more memory than there is room.
+
+    The next node of the program runs unless it would wait for a collective: then another node that
+    is ready runs first, within ``reach``. Collectives start as soon as their input is there; those
+    that need nothing but inputs of the graph (gathers of parameters) are started ahead, with the
+    light nodes before them, in the order they are needed.
+    """
+    made = _ListSchedule(graph, policy).order
+    return made if len(made) == len(graph.nodes) else None
+
+
+_CHAIN = 8  # nodes between inputs of the graph and a collective that is started ahead, at most
+
+
+class _ListSchedule:
+    def __init__(self, graph: OverlapGraph, policy: OrderPolicy) -> None:
+        self.graph, self.policy = graph, policy
+        self.order: list[int] = []
+        self._now, self._live = 0.0, 0
+        self._free_at: dict[str, float] = defaultdict(float)
+        self._done: dict[int, float] = {}
+        self._left, self._size = dict(graph.holders), dict[int, int]()
+        self._missing = [len(node.inputs) for node in graph.nodes]
+        self._ran = [False] * len(graph.nodes)
+        self._prefetches = [(graph.needs[number], number) for number in graph.chains]
+        heapq.heapify(self._prefetches)
+        self._starts: list[tuple[int, int]] = []  # ready collectives, by when they are needed
+        self._ready: list[tuple[float, int]] = []  # other ready nodes, in program order
+        self._by_rank: list[tuple[float, int]] = []  # the same, longest remaining path first
+        for number, node in enumerate(graph.nodes):
+            if not node.inputs:
+                self._add(number)
+        self._next = 0  # of the program: the first node that has not run
+        while len(self.order) < len(graph.nodes) and self._live <= policy.room:
+            self._advance()
+
+    def _add(self, number: int) -> None:
+        if self.graph.nodes[number].starts:
+            heapq.heappush(self._starts, (self.graph.needs[number], number))
+        else:
+            heapq.heappush(self._ready, (float(number), number))
+            if self.policy.by_rank:
+                heapq.heappush(self._by_rank, (-self.graph.ranks[number], number))
+
+    def _grows(self, number: int) -> int:
+        return sum(nbytes for _, nbytes in self.graph.nodes[number].allocates)
+
+    def _fits(self, grows: int, until: int, room: int) -> bool:
+        """Return whether a node's bytes may be live before its turn in the program."""
+        if until <= self._next:
+            return True
+        extra = self._live - self.graph.before[self._next]
+        most = self.graph.profile.between(self._next, until - 1)
+        return extra + grows + most <= room
+
+    def _advance(self) -> None:
+        while self._ran[self._next]:
+            self._next += 1
+        while self._starts:  # their input is there: every second of waiting is lost
+            _, number = heapq.heappop(self._starts)
+            if not self._ran[number]:
+                self._run(number)
+        self._prefetch()
+        chosen = self._choose()
+        if chosen is not None:
+            self._run(chosen)
+
+    def _prefetch(self) -> None:
+        """Start collectives ahead of their turn, in the order they are needed, within memory."""
+        while self._prefetches:
+            need, number = self._prefetches[0]
+            if self._ran[number]:
+                heapq.heappop(self._prefetches)
+                continue
+            chain = [each for each in self.graph.chains[number] if not self._ran[each]]
+            grows = sum(self._grows(each) for each in (*chain, number))
+            backlog = self._free_at[self.graph.nodes[number].group] - self._now
+            early = need > self._next + 1
+            fits = self._fits(grows, number, self.policy.room_ahead)
+            if early and (backlog > self.policy.ahead or not fits):
+                return
+            heapq.heappop(self._prefetches)
+            for each in (*chain, number):
+                self._run(each)
+
+    def _choose(self) -> int | None:
+        """Return the next node of the compute stream: one that does not wait, if there is one."""
+        if self.policy.by_rank:
+            found, _ = self._first(self._by_rank)
+            if found is not None:
+                return found
+        found, waiting = self._first(self._ready)
+        return found if found is not None else waiting
+
+    def _first(self, heap: list[tuple[float, int]]) -> tuple[int | None, int | None]:
+        """Return the first node of a heap that may run now, and the first that would wait."""
+        passed: list[tuple[float, int]] = []
+        found = waiting = None
+        limit = self._next + self.policy.reach
+        while heap and found is None and len(passed) <= _LOOK:
+            key, number = heapq.heappop(heap)
+            if self._ran[number]:
+                continue
+            passed.append((key, number))
+            node = self.graph.nodes[number]
+            if node.waits_for >= 0 and self._done[node.waits_for] > self._now:
+                waiting = number if waiting is None else min(waiting, number)
+            elif number <= limit and self._fits(self._grows(number), number, self.policy.room):
+                found = number
+        for each in passed:
+            if each[1] != found:
+                heapq.heappush(heap, each)
+        if found is None and waiting is None and passed:
+            found = min(number for _, number in passed)
+        return found, waiting
+
+    def _run(self, number: int) -> None:
+        graph, node = self.graph, self.graph.nodes[number]
+        for storage, nbytes in node.allocates:
+            self._live += nbytes
+            self._size[storage] = nbytes
+        if node.starts:
+            end = max(self._now, self._free_at[node.group]) + node.comm
+            self._done[number] = self._free_at[node.group] = end
+        elif node.waits_for >= 0:
+            self._now = max(self._now, self._done[node.waits_for])
+        self._now += node.seconds
+        for storage in graph.held_by(node):
+            self._left[storage] -= 1
+            if not self._left[storage] and storage not in graph.kept:
+                self._live -= self._size.pop(storage, 0)
+        self._ran[number] = True
+        self.order.append(number)
+        for user in graph.users[number]:
+            self._missing[user] -= 1
+            if not self._missing[user] and not self._ran[user]:
+                self._add(user)
+
+
+_LOOK = 64  # ready nodes that are looked at for one that does not wait
+
+
+def best_order(graph: OverlapGraph, limit: int) -> list[int]:
+    """Return the order with the least exposed communication whose peak memory is within a limit.
+
+    Every policy is replayed; the order of the program is among them.
+    """
+    found = list(range(len(graph.nodes)))
+    best = graph.replay(found)
+    total, lowest = sum(node.comm for node in graph.nodes), min(best.peak, limit)
+    for by_rank, reach, ahead, share in _POLICIES:
+        room_ahead = lowest + int(share * (limit - lowest))
+        made = ordered(graph, OrderPolicy(ahead * total, reach, by_rank, limit, room_ahead))
+        if made is None:
+            continue
+        run = graph.replay(made)
+        if run.peak <= limit and (best.peak > limit or run.exposed < best.exposed):
+            best, found = run, made
+    return found
+
+
+# What is tried: by rank, reach, and the shares of all communication and of free memory that may be
+# taken ahead. On graphs of 4,000 to 10,000 nodes each takes 0.03 to 0.4 s.
+_POLICIES = (
+    *product((False,), (128, 1024), (0.0, 1 / 512), (1.0, 0.25)),
+    *product((True,), (1024,), (0.0, 1 / 512), (1.0, 0.5)),
+    *product((True,), (128,), (0.0,), (0.5,)),
+)

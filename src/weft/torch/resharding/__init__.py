@@ -1,0 +1,1 @@
+"""Resharding of tensors from one mesh of ranks to another."""

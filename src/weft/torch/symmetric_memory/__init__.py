@@ -1,0 +1,1 @@
+"""CPU tensors in ``torch.distributed._symmetric_memory``."""

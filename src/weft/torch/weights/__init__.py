@@ -1,0 +1,1 @@
+"""Versioned updates of the weights of many receivers: only what changed is sent."""

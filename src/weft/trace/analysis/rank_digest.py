@@ -1,0 +1,196 @@
+"""What the analysis of a job needs of one rank: a small part of its trace.
+
+::
+
+    trace ── digest_of ──▶ RankDigest ──┐
+    trace ── digest_of ──▶ RankDigest ──┼── align, moving ──▶ RankAnalysis of each rank
+    (one process per file)       ..   ──┘
+
+Everything that concerns a rank alone (idle time, kernels, critical path) is computed from its
+trace. What concerns several ranks needs their collectives, and when their GPUs were busy: these are
+the arrays of a digest. So the traces of many ranks need not be in memory at the same time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from weft.trace.analysis.align import ClockShift, RankTrace, align
+from weft.trace.analysis.analysis_result import (
+    CriticalPath,
+    KernelSlowdown,
+    KernelUse,
+    TimePart,
+    counted_times,
+)
+from weft.trace.analysis.idle import idle_of
+from weft.trace.analysis.kernel_families import families
+from weft.trace.analysis.kernel_slowdown import slowdowns
+from weft.trace.analysis.kernel_table import kernel_table
+from weft.trace.analysis.machine_links import links_of
+from weft.trace.analysis.step_critical_path import critical_path
+from weft.trace.analysis.steps import TraceSteps, steps_of
+from weft.trace.analysis.time_splits import GpuEvents
+from weft.trace.analysis.waiting import TransferWindow, moving
+from weft.trace.trace import Ints, StepMark, Trace, TraceColumns
+
+
+@dataclass(frozen=True, slots=True)
+class RankDetails:
+    """The parts of a RankAnalysis that one trace tells without the others."""
+
+    slowdowns: tuple[KernelSlowdown, ...]
+    idle: tuple[TimePart, ...]
+    idle_under: tuple[TimePart, ...]
+    step_idle: tuple[TimePart, ...]
+    step_preparing: tuple[TimePart, ...]
+    step_launching: tuple[TimePart, ...]
+    kernels: tuple[TimePart, ...]
+    kernel_table: tuple[KernelUse, ...]
+    path: CriticalPath | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankDigest:
+    """One rank: its collectives as a RankTrace, its GPU events, steps and details."""
+
+    ranked: RankTrace
+    events: GpuEvents
+    steps: TraceSteps
+    places: Ints  # of the collectives among the GPU events
+    details: RankDetails
+
+    def moved(self, shift: ClockShift) -> "RankDigest":
+        """Return events and steps on another clock; ``ranked`` is moved by ``align``."""
+        at, drift = shift.at_zero, shift.drift
+        if not at and not drift:
+            return self
+
+        def then(time: float) -> float:
+            return time * (1 + drift) + at
+
+        steps = replace(
+            self.steps,
+            marks=tuple(
+                StepMark(mark.name, then(mark.start), then(mark.start) + mark.wall)
+                for mark in self.steps.marks
+            ),
+            begins=tuple(None if t is None else then(t) for t in self.steps.begins),
+        )
+        return replace(self, events=self.events.moved(at, drift), steps=steps)
+
+
+def digest_of(trace: Trace) -> RankDigest:
+    """Reduce a trace to its digest; what waits is estimated where only other ranks can tell."""
+    ranked, steps, events = RankTrace.of(trace), steps_of(trace), GpuEvents.of(trace)
+    (windows,) = moving(align([ranked]), [steps], links_of(trace.device))
+    details = details_of(ranked, events, steps, windows)
+    places = places_of(ranked)
+    small = replace(steps, of=steps.of.astype(np.int32))
+    events = GpuEvents.of(trace)  # without the interval sets that were computed on the way
+    return RankDigest(_without_rows(ranked, places), events, small, places, details)
+
+
+def digest_in_memory(
+    ranked: RankTrace, steps: TraceSteps, windows: Sequence[TransferWindow | None]
+) -> RankDigest:
+    """Build the digest of a trace that stays in memory, whose transfer windows are known."""
+    events = GpuEvents.of(ranked.trace)
+    details = details_of(ranked, events, steps, windows)
+    return RankDigest(ranked, events, steps, places_of(ranked), details)
+
+
+def places_of(ranked: RankTrace) -> Ints:
+    """Return the indices of the collectives among the GPU events of their trace."""
+    place = np.full(len(ranked.trace), -1, np.int64)
+    place[ranked.trace.gpu] = np.arange(len(ranked.trace.gpu))
+    return place[[c.row for c in ranked.collectives]].astype(np.int64)
+
+
+def details_of(
+    ranked: RankTrace,
+    events: GpuEvents,
+    steps: TraceSteps,
+    windows: Sequence[TransferWindow | None],
+) -> RankDetails:
+    """Compute what a trace tells without those of other ranks."""
+    trace = ranked.trace
+    counted = _counted_windows(steps)
+    idle = idle_of(trace, events.busy, steps)
+    mean = idle
+    if counted:
+        mean = idle_of(trace, events.busy, steps, counted).each(len(counted))
+    by_row = {c.row: m for c, m in zip(ranked.collectives, windows, strict=True)}
+    typical = _typical(steps)
+    return RankDetails(
+        slowdowns=slowdowns(trace, steps, events.is_comm, events.comm),
+        idle=idle.reasons,
+        idle_under=idle.under,
+        step_idle=mean.reasons,
+        step_preparing=mean.preparing,
+        step_launching=mean.launching,
+        kernels=families(trace, events.is_comm, counted),
+        kernel_table=kernel_table(trace, events.is_comm, counted),
+        path=critical_path(trace, steps, typical, by_row) if typical is not None else None,
+        notes=_notes(trace, steps, events),
+    )
+
+
+def _counted_windows(steps: TraceSteps) -> list[tuple[float, float]]:
+    windows = steps.windows()
+    counted = counted_times(steps.periods, [mark.wall for mark in steps.marks])
+    return [window for n in counted if (window := windows[n]) is not None]
+
+
+def _typical(steps: TraceSteps) -> int | None:
+    """Return the index of the step with the median duration."""
+    times = [
+        mark.wall if period is None else period
+        for mark, period in zip(steps.marks, steps.periods, strict=True)
+    ]
+    if not times:
+        return None
+    middle = median(times)
+    return min(range(len(times)), key=lambda number: abs(times[number] - middle))
+
+
+def _notes(trace: Trace, steps: TraceSteps, events: GpuEvents) -> tuple[str, ...]:
+    out = []
+    if not len(trace.gpu):
+        out.append("no GPU event in this file: was ProfilerActivity.CUDA asked for?")
+    elif not events.is_comm.any():
+        out.append("no communication in this file")
+    if steps.found:
+        out.append("no profiler steps: these were found by how kernels repeat")
+    elif not steps.marks and len(trace.gpu):
+        out.append("no profiler steps, and kernels do not repeat: only totals are given")
+    if len(np.unique(trace.columns.device[trace.gpu])) > 1:
+        out.append("several GPUs in one file: their events are taken together")
+    return tuple(out)
+
+
+def _without_rows(ranked: RankTrace, places: Ints) -> RankTrace:
+    """Keep of a trace only the rows of its collectives, in the order of their start."""
+    order = np.argsort(places, kind="stable")
+    rows = np.array([c.row for c in ranked.collectives], np.int64)[order]
+    columns = ranked.trace.columns
+    kept = {key: getattr(columns, key)[rows] for key in TraceColumns.__dataclass_fields__}
+    used, kept["name"] = np.unique(kept["name"], return_inverse=True)
+    kept["name"] = kept["name"].astype(np.int32)
+    kept["detail"] = np.full(len(rows), -1, np.int32)
+    trace = replace(
+        ranked.trace,
+        columns=TraceColumns(**kept),
+        names=tuple(ranked.trace.names[n] for n in used.tolist()),
+        threads=(),
+        details=(),
+        graph=None,
+        nodes=None,
+    )
+    trace.__dict__["launch"] = ranked.trace.launch[rows]  # the calls themselves are left out
+    place = {row: number for number, row in enumerate(rows.tolist())}
+    found = tuple(replace(c, row=place[c.row], op=-1) for c in ranked.collectives)
+    return RankTrace(trace, found)

@@ -1,0 +1,238 @@
+"""A platform calibrated from a trace: a machine of the catalogue with measured values on top.
+
+Taken from the trace: the host's overheads around every kind of operator, the launch latency, the
+rates of matrix products with known shapes and what they took over their price, the rates of copies
+to the host and between devices, and the transfer times of collectives (measured if several ranks
+were given, otherwise the shortest of equal ones, an upper bound). ``predict`` and ``plan`` use all.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from weft.cost.price import price
+from weft.errors import UsageError, WeftError
+from weft.hardware import Platform, platform, platform_from_table, platform_names
+from weft.hardware.files import merged
+from weft.schedule import Cost
+from weft.trace.analysis.analysis_result import MEASURED, Analysis, CollectiveUse, RankAnalysis
+from weft.trace.analysis.analyzing import analyze
+from weft.trace.analysis.host_overheads import PAUSES, overheads_of
+from weft.trace.analysis.kernel_slowdown import is_gemm_name
+from weft.trace.analysis.machine_links import links_of
+from weft.trace.tensors import dtype_name, tensors_of
+from weft.trace.trace import EventKind, Trace
+from weft.trace.trace_collectives import is_collective_name
+
+_LARGE = 1 << 20  # bytes of a copy from which on its rate dominates its latency
+_SHORTEST = 5e-6  # seconds: clocks of old profilers tick in microseconds
+_PLACES = {
+    "aten::addmm": 1,
+    "aten::mm": 0,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+}  # bytes of the matrices
+
+
+def calibrated_from(paths: Iterable[str | Path], base: str | None = None) -> Platform:
+    """Build a platform from traces of one job, on top of ``base`` (default: found by device)."""
+    analysis = analyze(paths)
+    first = analysis.ranks[0].trace
+    below = platform(base) if base else _machine_of(first)
+    others = f" and {len(analysis.ranks) - 1} more" if len(analysis.ranks) > 1 else ""
+    source = f"read by weft calibrate from {Path(first.path).name}{others}"
+    over = _table(analysis, below, _Writer(source))
+    table = merged(below.to_table(), over)
+    table |= {"name": f"{below.name}-traced", "title": f"{below.title}, as traced"}
+    return platform_from_table(table, "trace")
+
+
+def _machine_of(trace: Trace) -> Platform:
+    found = links_of(trace.device).machine
+    if found is None:
+        raise UsageError(
+            f"no machine of the catalogue has the device {trace.device or 'of this trace'!r}",
+            f"Name the closest one: --on one of {', '.join(platform_names())}.",
+        )
+    return found
+
+
+class _Writer:
+    """Writes numbers with their source, in the form of a platform file."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def achieved(self, value: float, what: str, basis: str = "achieved") -> dict[str, Any]:
+        return {
+            "value": float(f"{value:.4g}"),
+            "basis": basis,
+            "source": f"{what}, {self.source}",
+        }
+
+    def count(self, value: int, what: str) -> dict[str, Any]:
+        return {"value": value, "basis": "achieved", "source": f"{what}, {self.source}"}
+
+
+def _table(analysis: Analysis, below: Platform, write: _Writer) -> dict[str, Any]:
+    traces = [rank.trace for rank in analysis.ranks]
+    host = _host(traces, write)
+    recorded = {
+        "host": host,
+        "products": _rates(_products(traces, below), write),
+        "collectives": _exchanges(analysis.ranks, write),
+    }
+    out: dict[str, Any] = {"recorded": {key: value for key, value in recorded.items() if value}}
+    device: dict[str, Any] = {}
+    if "all" in host:
+        device["host_launch"] = host["all"]["launch"]
+    latency = _latency(traces)
+    if latency is not None:
+        device["launch"] = write.achieved(latency, "end of a launch to start on an idle stream")
+    copies = _copies(traces)
+    between = [rate for kind, rates in copies.items() if "ptop" in kind for rate in rates]
+    if between and below.require_device().dma is not None:
+        device["dma"] = {"engine_rate": write.achieved(max(between), "best copy between devices")}
+    pinned = [
+        rate
+        for kind, rates in copies.items()
+        if kind.startswith(("htod", "dtoh")) and "pageable" not in kind
+        for rate in rates
+    ]
+    if pinned and below.host is not None:
+        out["host"] = {"link_rate": write.achieved(median(pinned), "median of copies to the host")}
+    if device:
+        out["device"] = device
+    return out
+
+
+def _host(traces: Sequence[Trace], write: _Writer) -> dict[str, Any]:
+    out = {}
+    for kind, found in overheads_of(traces).items():
+        what = f"mean over {found.count} operators without the longest twentieth"
+        seconds = {name: write.achieved(getattr(found, name), what) for name in PAUSES}
+        out[kind] = {"count": write.count(found.count, "operators seen"), **seconds}
+    return out
+
+
+def _latency(traces: Sequence[Trace]) -> float | None:
+    """Return the median time from the end of a launch to the start of its kernel on an idle GPU."""
+    found: list[float] = []
+    for trace in traces:
+        rows, launch = trace.gpu, trace.launch[trace.gpu]
+        reached = np.maximum.accumulate(trace.end[rows])
+        before = np.concatenate([[-np.inf], reached[:-1]])
+        chosen = (launch >= 0) & (before <= trace.columns.start[launch])
+        waits = trace.columns.start[rows[chosen]] - trace.end[launch[chosen]]
+        found += waits[waits >= 0].tolist()
+    return median(found) if found else None
+
+
+def _products(
+    traces: Sequence[Trace], below: Platform
+) -> dict[str, list[tuple[float, float | None]]]:
+    """Return flop/s of every matrix product with known shapes, and its seconds over their price."""
+    out: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    for trace in traces:
+        kernels = trace.gpu[trace.columns.kind[trace.gpu] == EventKind.KERNEL]
+        gemms = kernels[trace.named(kernels, is_gemm_name)]
+        for row in gemms[trace.launch[gemms] >= 0].tolist():
+            shape, dtype = _shape(trace, int(trace.launch[row]))
+            seconds = float(trace.columns.duration[row])
+            if shape and seconds >= _SHORTEST:
+                units = _units(trace.name_of(row), dtype)
+                share = _share(shape, units, seconds, below)
+                out[units].append((2 * prod(shape) / seconds, share))
+    return out
+
+
+def _share(shape: tuple[int, ...], dtype: str, seconds: float, below: Platform) -> float | None:
+    """Return what a product took over its price; None if it cannot be priced."""
+    family = "gemm" if shape[0] == 1 else "bmm"
+    sides = shape[1:] if shape[0] == 1 else shape
+    try:
+        priced = price(Cost(family, sides, dtype), below.require_device())
+    except WeftError:
+        return None
+    return seconds / priced.seconds if priced.seconds > 0 else None
+
+
+def _units(kernel: str, dtype: str) -> str:
+    """Return tf32 for fp32 products that run on tensor cores, otherwise the dtype."""
+    low = kernel.lower()
+    uses_tensor_cores = any(word in low for word in ("tf32", "s1688", "tensorop"))
+    return "tf32" if dtype == "fp32" and uses_tensor_cores else dtype
+
+
+def _shape(trace: Trace, launch: int) -> tuple[tuple[int, ...], str]:
+    """Return batch, m, n, k and dtype of the product around a launch; empty if unknown."""
+    for row in trace.ancestors(launch):
+        name = trace.name_of(row)
+        if name not in _PLACES:
+            continue
+        operands = tensors_of(trace.detail_of(row))[_PLACES[name] :][:2]
+        if [len(each.shape) >= 2 and bool(each.dtype) for each in operands] != [True, True]:
+            return (), ""
+        a, b = operands
+        batch = prod(a.shape[:-2])
+        return (batch, a.shape[-2], b.shape[-1], a.shape[-1]), dtype_name(a.dtype)
+    return (), ""
+
+
+def _copies(traces: Sequence[Trace]) -> dict[str, list[float]]:
+    """Return the bandwidth of large copies, by direction."""
+    out: dict[str, list[float]] = defaultdict(list)
+    for trace in traces:
+        copies = trace.gpu[trace.columns.kind[trace.gpu] == EventKind.COPY]
+        large = copies[trace.columns.nbytes[copies] >= _LARGE]
+        for row in large.tolist():
+            seconds = float(trace.columns.duration[row])
+            if seconds >= _SHORTEST:
+                kind = trace.name_of(row).removeprefix("Memcpy ").lower()
+                out[kind].append(float(trace.columns.nbytes[row]) / seconds)
+    return out
+
+
+def _rates(found: dict[str, list[tuple[float, float | None]]], write: _Writer) -> dict[str, Any]:
+    out = {}
+    for kind, seen in found.items():
+        rates = [rate for rate, _ in seen]
+        shares = [share for _, share in seen if share is not None]
+        out[kind] = {
+            "count": write.count(len(rates), "matrix products seen"),
+            "median": write.achieved(median(rates), "median of matrix products"),
+            "best": write.achieved(max(rates), "best of matrix products"),
+        }
+        if shares:
+            what = f"median of measured / priced over {len(shares)} matrix products"
+            out[kind]["share"] = write.achieved(median(shares), what)
+    return out
+
+
+def _exchanges(ranks: Sequence[RankAnalysis], write: _Writer) -> list[dict[str, Any]]:
+    """Return the transfer time of each kind and size of collective."""
+    groups: dict[tuple[str, int, int], list[CollectiveUse]] = defaultdict(list)
+    for rank in ranks:
+        for use in rank.collectives:
+            if use.nbytes and use.num_ranks and use.num_ranks > 1 and is_collective_name(use.name):
+                groups[use.kind, use.nbytes, use.num_ranks].append(use)
+    return [_exchange(*key, uses, write) for key, uses in sorted(groups.items())]
+
+
+def _exchange(
+    kind: str, nbytes: int, num_ranks: int, uses: Sequence[CollectiveUse], write: _Writer
+) -> dict[str, Any]:
+    seen = [use.moving for use in uses if use.basis == MEASURED and use.moving is not None]
+    if seen:
+        seconds = write.achieved(median(seen), f"last start to first end, median of {len(seen)}")
+    else:
+        shortest = min(use.seconds for use in uses)
+        what = f"shortest of {len(uses)} on one rank, waiting included"
+        seconds = write.achieved(shortest, what, "derived")
+    ends = {"ranks": write.count(num_ranks, "ranks of the group"), "seconds": seconds}
+    return {"kind": kind, "nbytes": write.count(nbytes, "size as nccl-tests counts"), **ends}

@@ -1,0 +1,1 @@
+"""A recorded step as a StepGraph: calls, their order, host overheads, what kernels compute."""

@@ -1,0 +1,90 @@
+"""``weft.torch.reshard`` between meshes of one host and of several."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+import weft.torch
+from tests.hosts.ranks import few, on_hosts
+from tests.torch.ranks import on_ranks
+from weft.errors import UsageError
+
+pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
+
+SPLITS = {"one": tuple("aaaa"), "two by two": tuple("aabb"), "mixed": tuple("abab")}
+CASES: list[tuple[Any, Any]] = [
+    (([0, 1], [Shard(0)]), ([2, 3], [Shard(1)])),
+    (([0, 1, 2], [Shard(0)]), ([3], [Replicate()])),
+    (([[0, 1], [2, 3]], [Shard(0), Shard(1)]), ([0, 1, 2, 3], [Shard(0)])),
+    (([3], [Replicate()]), ([[0, 1], [2, 3]], [Replicate(), Shard(1)])),
+]
+
+
+def local(whole, mesh, placements):
+    """Give this rank's part by torch.chunk, None without one."""
+    ranks = torch.tensor(mesh)
+    place = (ranks == dist.get_rank()).nonzero()
+    if not len(place):
+        return None
+    for size, at, each in zip(ranks.shape, place[0].tolist(), placements, strict=True):
+        if isinstance(each, Shard):
+            parts = torch.chunk(whole, size, each.dim)
+            whole = parts[at] if at < len(parts) else whole.narrow(each.dim, 0, 0)
+    return whole.contiguous()
+
+
+def all_cases():
+    wrong = []
+    for shape in ((7, 10), (3, 1), (64, 129)):
+        for dtype in (torch.float32, torch.bfloat16):
+            whole = torch.arange(shape[0] * shape[1]).view(shape).to(dtype)
+            for source, destination in CASES:
+                x = local(whole, *source)
+                out = weft.torch.reshard(x, shape, dtype, source, destination)
+                want = local(whole, *destination)
+                same = out is None if want is None else out is not None and torch.equal(out, want)
+                wrong += [] if same else [(shape, dtype, source, destination)]
+    return wrong
+
+
+@pytest.mark.parametrize("hosts", few(SPLITS, "mixed"))
+def test_every_rank_gets_its_part(hosts):
+    assert on_hosts(all_cases, hosts) == [[]] * 4
+
+
+def used_again():
+    source, destination = CASES[0]
+    resharding = weft.torch.Resharding((8, 6), torch.float32, source, destination)
+    found = []
+    for step in range(3):
+        whole = torch.arange(48.0).view(8, 6) + step
+        want = local(whole, *destination)
+        out = None if want is None else torch.empty_like(want)
+        got = resharding(local(whole, *source), out)
+        found.append(got is out and (got is None or torch.equal(got, want)))
+    resharding.close()
+    return found
+
+
+def test_a_resharding_is_used_again_with_the_callers_output():
+    assert on_ranks(used_again, 4) == [[True] * 3] * 4
+
+
+def refused():
+    texts = []
+    placements: Any
+    for x, placements in ((torch.zeros(3, 3), Shard(0)), (torch.zeros(4, 4), Partial())):
+        try:
+            weft.torch.reshard(x, (4, 4), torch.float32, ([0], [placements]), ([0], [Shard(0)]))
+        except UsageError as error:
+            texts.append(str(error))
+    return texts
+
+
+def test_wrong_shards_and_partial_values_are_refused():
+    shape, partial = on_ranks(refused, 1)[0]
+    assert "x: expected (4, 4) of torch.float32 on rank 0 (got (3, 3)" in shape
+    assert "Shard or Replicate" in partial

@@ -1,0 +1,71 @@
+"""What a program that does not fuse adds to a step: losses, softmax, gradients, broadcasts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from weft.models.folding import MANY_OPS, ops_of, shortened
+from weft.models.named import job_of
+from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_step import build
+
+GPT = Transformer(512, 2, 8, 2048, 1024, 256, batch=4, micro_batch=1, flash=False)
+
+
+def names(model, ranks=1):
+    return Counter(op.name for op in build("gpt", model, ranks).ops())
+
+
+def test_an_unfused_loss_makes_passes_over_the_logits():
+    fused, apart = names(GPT), names(replace(GPT, fused_loss=False))
+    assert fused["loss"] == 4
+    assert apart["loss"] == 0
+    assert apart["loss exp"] == apart["loss scale backward"] == 4
+
+
+@pytest.mark.parametrize(("heads", "casts"), [(8, 0), (2, 8)])
+def test_the_fused_softmax_needs_a_multiple_of_four_matrices(heads, casts):
+    found = names(replace(GPT, heads=heads, fused_softmax=True))
+    assert found["mask"] == casts  # two layers, four micro batches
+    assert found["cast"] == 2 * casts
+
+
+def test_gradients_are_added_from_the_second_micro_batch_on():
+    found = names(replace(GPT, fused_accumulation=False))
+    assert found["accumulate gradients"] == 3 * (2 + 2)  # layers, the head and the embedding
+    assert names(GPT)["accumulate gradients"] == 0
+
+
+def test_owners_broadcast_all_weights_behind_the_optimizer():
+    model = replace(GPT, batch=8, zero=1, param_broadcast=True)
+    ops = build("gpt", model, 8).steps[0].ops
+    sent = [op.collective for op in ops if op.collective and op.collective.kind == "broadcast"]
+    assert [each.peer for each in sent] == list(range(8))
+    whole = sum(op.nbytes for op in sent)
+    gathered = sum(
+        op.collective.nbytes
+        for op in build("gpt", replace(model, param_broadcast=False), 8).steps[0].ops
+        if op.collective and op.collective.kind == "all_gather"
+    )
+    assert whole == pytest.approx(gathered, rel=0.01)
+
+
+def test_a_chunk_may_hold_the_embedding_or_the_head_alone():
+    settings = {"pp": "2", "vp": "4", "layers": "6", "batch": "8", "count_ends": "true"}
+    model = job_of("gpt2", 2, settings).model
+    assert isinstance(model, Transformer)
+    layout = Layout(model, 2)
+    assert [len(chunk) for chunk in layout.chunks] == [0, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_a_long_step_is_shortened_and_a_short_one_is_not():
+    long = job_of("llama-8b", 8, {"pp": "4", "batch": "1024", "micro_batch": "1"}).model
+    assert isinstance(long, Transformer)
+    short = shortened(long, 8)
+    assert ops_of(short, 8) <= MANY_OPS < ops_of(long, 8)
+    assert shortened(short, 8) is short
+    assert (short.tp, short.pp, short.layers) == (long.tp, long.pp, long.layers)

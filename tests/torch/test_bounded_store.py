@@ -1,0 +1,72 @@
+"""A store that does not answer: its calls end, and the error says what happened."""
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch._C._distributed_c10d import HashStore, TCPStore
+
+from weft.errors import RunTimeoutError
+from weft.torch.backend.bounded_store import (
+    BoundedStore,
+    KeysMissingError,
+    StoreUnreachableError,
+)
+from weft.torch.backend.store_rendezvous import rendezvous
+
+pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
+SHORT = timedelta(seconds=0.5)
+
+HOLDER = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def stopped_store():
+    """A client of a store whose process is stopped."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            port = int(holder.stdout.readline())
+            store = TCPStore("127.0.0.1", port, is_master=False, timeout=SHORT)
+            store.set("before", "1")
+            os.kill(holder.pid, signal.SIGSTOP)
+            yield store
+        finally:
+            holder.kill()
+
+
+def test_a_group_does_not_wait_for_a_store_whose_process_is_stopped(stopped_store):
+    with pytest.raises(RunTimeoutError, match=r"store did not answer within 0.5 s.* is stopped"):
+        rendezvous(stopped_store, 1, 2, SHORT)
+
+
+def test_a_long_timeout_of_a_group_is_not_waited_for_an_answer(stopped_store, monkeypatch):
+    monkeypatch.setattr("weft.torch.backend.bounded_store._ANSWER_SECONDS", 0.3)
+    bounded = BoundedStore(stopped_store, timedelta(minutes=30))
+    with pytest.raises(StoreUnreachableError, match=r"within 0.3 s"):
+        bounded.check(["before"])
+
+
+def test_values_are_passed_on_and_missing_keys_named():
+    store = HashStore()
+    bounded = BoundedStore(store, SHORT)
+    bounded.set("a", "1")
+    assert bounded.wait_for(["a"]) == [b"1"]
+    assert bounded.compare_set("a", "1", "2") == b"2"
+    with pytest.raises(KeysMissingError) as failure:
+        bounded.wait_for(["a", "b"])
+    assert failure.value.keys == ("b",)
