@@ -14,10 +14,16 @@ from hypothesis import settings
 from benchmarks.browser import find_browser
 
 DATA = Path(os.environ.get("WEFT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-collect_ignore = [] if find_spec("torch") else ["hosts", "soak", "torch"]
+collect_ignore = ["torch_suite"]  # a program: it needs BACKEND in its environment
+if not find_spec("torch"):
+    collect_ignore += ["hosts", "soak", "torch"]
 
 # What somebody calibrated on this machine must not change what tests see; ranks inherit it.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-config")
+
+# torch returns from new_group as soon as its own rank is connected. A rank that destroys its groups right
+# away then closes connections that a slower rank is still making ("Gloo connectFullMesh failed").
+os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
 
 # A shell lets what it starts in the background ignore Ctrl-C, and all that starts from there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
