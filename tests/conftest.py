@@ -21,10 +21,6 @@ if not find_spec("torch"):
 # What somebody calibrated on this machine must not change what tests see; ranks inherit it.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-config")
 
-# torch returns from new_group as soon as its own rank is connected. A rank that destroys its groups right
-# away then closes connections that a slower rank is still making ("Gloo connectFullMesh failed").
-os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
-
 # A shell lets what it starts in the background ignore Ctrl-C, and all that starts from there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -39,6 +39,11 @@ def test_a_step_has_forward_backward_and_optimizer():
     assert not workload.unsupported
 
 
+def test_a_barrier_after_init_that_the_user_asked_for_does_not_stop_a_capture(monkeypatch):
+    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    assert not capture(steps.ddp, 8).unsupported
+
+
 def test_products_have_their_shapes():
     first = next(op for op in ops_of(capture(steps.alone)) if op.cost.family == "gemm")
     assert first.cost.shape == (8, 64, 64)

@@ -1,5 +1,6 @@
 """Start ranks that have a weft group, and a Gloo group beside it."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,6 +36,9 @@ def _on_rank(
     prepare: Prepare | None,
 ) -> Any:
     torch.set_num_threads(1)
+    # torch returns from new_group as soon as its own rank is connected. A rank that destroys its
+    # groups right away then closes connections that a slower rank is still making.
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
     if prepare is not None:
         prepare[0](world.rank, prepare[1])
     store = dist.FileStore(path, world.num_ranks)  # type: ignore[attr-defined]

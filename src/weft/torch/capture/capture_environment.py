@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _LOUD = ("torch._subclasses.fake_tensor", "torch.distributed.pipelining.schedules")
 
 
+# The one rank of a capture would wait for the others in the barrier that a user may have asked for.
+_NO_BARRIER = {"TORCH_DIST_INIT_BARRIER": "0"}
+
+
 class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """A mode that copies of fake tensors share: copy.deepcopy of a model copies tensors only."""
 
@@ -48,7 +52,8 @@ def stage(
         )
     forget_meshes()  # those of a rank that was captured before
     fake, hook = _FakeMode(), sys.excepthook
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    with mock.patch.dict(os.environ, _NO_BARRIER):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     calls = {
         **dict.fromkeys(("init_process_group", "destroy_process_group"), _nothing),
         "new_group": _new_group,
@@ -118,6 +123,7 @@ def _launched(rank: int, world_size: int) -> dict[str, str]:
         "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": 29500,
+        **_NO_BARRIER,
     }
     return {name: str(value) for name, value in values.items()}
 
