@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "components.hpp"
 #include "grids.hpp"
 #include "running_flows.hpp"
 #include "simulation_rows.hpp"
@@ -19,7 +20,8 @@ class GridScheduler {
  public:
   // `held` are the units of each pool that launches hold; their owner changes them.
   GridScheduler(const Rows& rows, const Threads& threads, const Pools& pools, GridKernels kernels,
-                RunningFlows& flows, std::span<const double> capacity, const std::vector<int32_t>& held)
+                RunningFlows& flows, std::span<const double> capacity, const std::vector<int32_t>& held,
+                const Components& components)
       : rows_(rows),
         threads_(threads),
         pools_(pools),
@@ -30,35 +32,44 @@ class GridScheduler {
         progress_(kernels.grids.tiles.size()),
         whole_(kernels.grids.tiles.size(), 0.0),
         on_(pools.units.size()),
-        use_(capacity.size(), 0.0) {
+        component_(components.of_pool),
+        parts_(at(components.count)),
+        use_(capacity.size(), 0.0),
+        drawn_(pools.units.size(), 0.0) {
+    for (size_t pool = 0; pool < pools.units.size(); ++pool) {
+      parts_[at(component_[pool])].pools.push_back(pool);
+    }
     for (size_t r = 0; r < kernels.loads.first.size(); ++r) {
-      if (kernels.loads.first[r] >= 0) slowed_.push_back({static_cast<int32_t>(r), capacity[r]});
+      if (kernels.loads.first[r] < 0) continue;
+      parts_[at(components.of_resource[r])].slowed.push_back({static_cast<int32_t>(r), capacity[r]});
     }
   }
 
-  bool empty() const { return num_running_ == 0; }
+  bool empty(int32_t component) const { return parts_[at(component)].num_running == 0; }
+  // Pools whose units decide about the flows of a component.
+  const std::vector<size_t>& pools(int32_t component) const { return parts_[at(component)].pools; }
   bool any_on(int32_t pool) const { return !on_[at(pool)].empty(); }
   bool is_grid(int32_t row) const { return grid_of(row) >= 0; }
 
   void begin(int32_t row) {
     if (!is_grid(row)) return;
     on_[at(pool_of(row))].push_back(row);
-    ++num_running_;
+    ++parts_[at(component_[at(pool_of(row))])].num_running;
     whole_[at(grid_of(row))] = 0;  // not started
   }
 
   void end(int32_t row) {
     if (!is_grid(row)) return;
     std::erase(on_[at(pool_of(row))], row);
-    --num_running_;
+    --parts_[at(component_[at(pool_of(row))])].num_running;
   }
 
-  // Solves the shares of all flows, with the rates that grids have and what they do to others.
-  void solve(double now) {
-    fit(now);
-    share_.solve();
-    if (!empty() || loaded_) load();
-    if (!empty() && kernels_.clocks.unit_watts > 0) slow_clocks();
+  // Solves the shares of a component's flows, with the rates that grids have and what they do to others.
+  void solve(int32_t component, double now) {
+    fit(component, now);
+    share_.solve(component);
+    if (!empty(component) || parts_[at(component)].loaded) load(component);
+    if (!empty(component) && kernels_.clocks.unit_watts > 0) slow_clocks(component);
   }
 
   // Up to which point of which grid a launch waits for its workgroups to be admitted.
@@ -122,11 +133,11 @@ class GridScheduler {
   }
 
   // Gives every grid the rate that its units allow, and the traffic that they cause.
-  void fit(double now) {
-    if (empty()) return;
+  void fit(int32_t component, double now) {
+    if (empty(component)) return;
     const Grids& grids = kernels_.grids;
-    for (const auto& on : on_) {
-      for (const int32_t row : on) {
+    for (const size_t pool : pools(component)) {
+      for (const int32_t row : on_[pool]) {
         const auto grid = at(grid_of(row));
         const int32_t units = units_of(row);
         const double left = flows_.left(row, now);
@@ -148,26 +159,27 @@ class GridScheduler {
 
   // Computation that keeps memory and caches busy makes requests take longer. Whoever keeps only
   // as many in flight as an idle memory needs moves that much less: capacities follow the load.
-  void load() {
-    if (slowed_.empty()) return;
-    loaded_ = !empty();
-    for (const auto& on : on_) {
-      for (const int32_t row : on) {
+  void load(int32_t component) {
+    Part& part = parts_[at(component)];
+    if (part.slowed.empty()) return;
+    part.loaded = !empty(component);
+    for (const size_t pool : part.pools) {
+      for (const int32_t row : on_[pool]) {
         const double rate = share_.rate(row);
         each_demand(row, [&](size_t resource, double weight) { use_[resource] += weight * rate; });
       }
     }
-    for (const auto& [resource, capacity] : slowed_) {
+    for (const auto& [resource, capacity] : part.slowed) {
       const double busy = load_of(kernels_.loads.first[at(resource)]) +
                           load_of(kernels_.loads.second[at(resource)]);
       share_.set_capacity(resource, capacity / (1 + kernels_.loads.stretch * busy));
     }
-    for (const auto& on : on_) {
-      for (const int32_t row : on) {
+    for (const size_t pool : part.pools) {
+      for (const int32_t row : on_[pool]) {
         each_demand(row, [&](size_t resource, double) { use_[resource] = 0.0; });
       }
     }
-    share_.solve();
+    share_.solve(component);
   }
 
   double load_of(int32_t resource) const {
@@ -176,10 +188,10 @@ class GridScheduler {
 
   // A grid that runs at the rate its device sustains has all watts that the device may draw. What
   // flows meanwhile, through memory and links, draws some of them, and the grid runs so much slower.
-  void slow_clocks() {
+  void slow_clocks(int32_t component) {
     const Clocks& clocks = kernels_.clocks;
-    drawn_.assign(pools_.units.size(), 0.0);
-    for (const RunningFlows::Running& flow : flows_.running()) {
+    for (const size_t pool : pools(component)) drawn_[pool] = 0.0;
+    for (const RunningFlows::Running& flow : flows_.running(component)) {
       if (is_grid(flow.row)) continue;
       const double rate = share_.rate(flow.row, flow.pair);
       each_demand(flow.row, [&](size_t resource, double weight) {
@@ -188,7 +200,7 @@ class GridScheduler {
       });
     }
     bool any = false;
-    for (size_t pool = 0; pool < on_.size(); ++pool) {
+    for (const size_t pool : pools(component)) {
       double busy = 0;
       for (const int32_t row : on_[pool]) busy += units_of(row);
       const double needed = busy * clocks.unit_watts;
@@ -198,7 +210,7 @@ class GridScheduler {
       for (const int32_t row : on_[pool]) share_.set_cap(row, clock * share_.cap(row));
       any = true;
     }
-    if (any) share_.solve();
+    if (any) share_.solve(component);
   }
 
   template <typename F>
@@ -211,6 +223,14 @@ class GridScheduler {
   struct Slowed {
     int32_t resource;
     double capacity;  // without load
+  };
+
+  // One component of flows.
+  struct Part {
+    std::vector<size_t> pools;
+    std::vector<Slowed> slowed;
+    int32_t num_running = 0;
+    bool loaded = false;
   };
 
   static constexpr double kLarge = 1e300;       // a cap of what takes no time
@@ -226,11 +246,10 @@ class GridScheduler {
   std::vector<Progress> progress_;        // by grid
   std::vector<double> whole_;             // what was left of its flow when its units changed
   std::vector<std::vector<int32_t>> on_;  // rows of grids that run, by pool
+  std::span<const int32_t> component_;    // by pool
+  std::vector<Part> parts_;
   std::vector<double> use_;               // of resources by grids, while it is summed up
   std::vector<double> drawn_;             // watts of other flows, by pool
-  std::vector<Slowed> slowed_;
-  int32_t num_running_ = 0;
-  bool loaded_ = false;
 };
 
 }  // namespace weft

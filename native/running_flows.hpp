@@ -1,7 +1,7 @@
 // Flows in progress: how much of each is left, at which rate it runs, and which one ends next.
 //
-// Between two solutions of the fair shares every flow runs at a constant rate, so what is left of it
-// is stored only as of the last solution.
+// Between two solutions of the fair shares of its component every flow runs at a constant rate, so what
+// is left of it is stored only as of the last solution.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "components.hpp"
 #include "fair_share.hpp"
 #include "simulation_rows.hpp"
 
@@ -26,35 +27,41 @@ class RunningFlows {
   };
 
   RunningFlows(Demands demands, std::span<const double> capacity, std::span<const double> size,
-               double tolerance)
-      : share_(demands, capacity), size_(size), tolerance_(tolerance), place_(demands.cap.size(), -1) {}
+               double tolerance, const Components& components)
+      : share_(demands, capacity, components.count, components.of_flow, components.of_resource),
+        size_(size),
+        tolerance_(tolerance),
+        component_(components.of_flow),
+        place_(demands.cap.size(), -1),
+        parts_(at(components.count)) {}
 
   FairShare& share() { return share_; }
   const FairShare& share() const { return share_; }
-  const std::vector<Running>& running() const { return running_; }
+  const std::vector<Running>& running(int32_t component) const { return parts_[at(component)].running; }
   bool is_exact() const { return tolerance_ <= 0; }
   bool has(int32_t row) const { return place_[at(row)] >= 0; }
-  double rate(int32_t row) const { return running_[at(place_[at(row)])].rate; }
+  double rate(int32_t row) const { return flow_at(row).rate; }
 
   double left(int32_t row, double now) const {
-    const Running& flow = running_[at(place_[at(row)])];
-    return std::max(0.0, flow.left - flow.rate * (now - solved_at_));
+    const Running& flow = flow_at(row);
+    return std::max(0.0, flow.left - flow.rate * (now - part_of(row).solved_at));
   }
 
-  // The flow joins the others at the next solution.
-  void begin(int32_t row) { fresh_.push_back(row); }
+  // The flow joins the others of its component at the next solution.
+  void begin(int32_t row) { parts_[at(component_[at(row)])].fresh.push_back(row); }
 
-  // Lets the flows that have begun share; calls `joined(row)` for each.
+  // Lets the flows of a component that have begun share; calls `joined(row)` for each.
   template <typename F>
-  void join(double now, F joined) {
-    if (!fresh_.empty()) begun_ = now;
-    for (const int32_t row : fresh_) {
+  void join(int32_t component, double now, F joined) {
+    Part& part = parts_[at(component)];
+    if (!part.fresh.empty()) part.begun = now;
+    for (const int32_t row : part.fresh) {
       share_.add(row);
-      place_[at(row)] = static_cast<int32_t>(running_.size());
-      running_.push_back({size_[at(row)], 0.0, row, share_.pair(row)});
+      place_[at(row)] = static_cast<int32_t>(part.running.size());
+      part.running.push_back({size_[at(row)], 0.0, row, share_.pair(row)});
       joined(row);
     }
-    fresh_.clear();
+    part.fresh.clear();
   }
 
   // With a tolerance, rates are shared anew only behind a window of ends. What ended inside it
@@ -63,23 +70,25 @@ class RunningFlows {
   // are measured from the last begin of a flow, so that no flow is short next to one.
   // Calls `ends(row, time)` for each, before it is dropped.
   template <typename F>
-  void let_go(double now, F ends) {
-    const double soon = now - solved_at_ + tolerance_ / 2 * (now - begun_);
-    for (size_t i = running_.size(); i-- > 0;) {
-      const Running flow = running_[i];
+  void let_go(int32_t component, double now, F ends) {
+    const Part& part = parts_[at(component)];
+    const double soon = now - part.solved_at + tolerance_ / 2 * (now - part.begun);
+    for (size_t i = part.running.size(); i-- > 0;) {
+      const Running flow = part.running[i];
       if (flow.left > soon * flow.rate) continue;
-      const double end = flow.left > 0 ? solved_at_ + flow.left / flow.rate : now;
+      const double end = flow.left > 0 ? part.solved_at + flow.left / flow.rate : now;
       ends(flow.row, std::max(end, now));
     }
   }
 
-  // Brings every flow up to this instant, gives it its new rate, and returns how long it takes
-  // until the first ends.
-  double share_out(double now) {
-    const double passed = now - solved_at_;
-    solved_at_ = now;
+  // Brings every flow of a component up to this instant, gives it its new rate, and returns how long
+  // it takes until the first ends.
+  double share_out(int32_t component, double now) {
+    Part& part = parts_[at(component)];
+    const double passed = now - part.solved_at;
+    part.solved_at = now;
     double wait = kNever;
-    for (Running& flow : running_) {
+    for (Running& flow : part.running) {
       const double rate = share_.rate(flow.row, flow.pair);
       const bool limited = rate < kNever;  // what nothing limits ends at once
       flow.left = limited ? std::max(0.0, flow.left - flow.rate * passed) : 0.0;
@@ -93,16 +102,17 @@ class RunningFlows {
   // Calls `ends(row, time)` for the flows that are first to end, `wait` seconds from now, and for
   // those so shortly behind them that it makes no difference. Returns when all of them have ended.
   template <typename F>
-  double each_ending(double now, double wait, F ends) {
+  double each_ending(int32_t component, double now, double wait, F ends) {
+    const Part& part = parts_[at(component)];
     const double first = now + wait;
-    const double slack = std::max(tolerance_ / 2 * (first - begun_), 1e-12 * first);
+    const double slack = std::max(tolerance_ / 2 * (first - part.begun), 1e-12 * first);
     ending_.clear();
-    for (const Running& flow : running_) {
+    for (const Running& flow : part.running) {
       if (flow.left <= (wait + slack) * flow.rate) ending_.push_back(flow.row);
     }
     std::sort(ending_.begin(), ending_.end());
     for (const int32_t row : ending_) {
-      const Running& flow = running_[at(place_[at(row)])];
+      const Running& flow = flow_at(row);
       const bool apart = tolerance_ > 0 && flow.left > 0;
       ends(row, apart ? now + flow.left / flow.rate : first);
     }
@@ -112,24 +122,34 @@ class RunningFlows {
   // Takes a flow out of those that share; the last one takes its place.
   void drop(int32_t row) {
     share_.remove(row);
+    auto& running = parts_[at(component_[at(row)])].running;
     const int32_t place = place_[at(row)];
-    running_[at(place)] = running_.back();
-    place_[at(running_.back().row)] = place;
-    running_.pop_back();
+    running[at(place)] = running.back();
+    place_[at(running.back().row)] = place;
+    running.pop_back();
   }
 
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
  private:
+  // One component.
+  struct Part {
+    std::vector<Running> running;
+    std::vector<int32_t> fresh;  // flows that begin at this instant
+    double solved_at = 0;
+    double begun = 0;  // when the youngest flow began
+  };
+
+  const Part& part_of(int32_t row) const { return parts_[at(component_[at(row)])]; }
+  const Running& flow_at(int32_t row) const { return part_of(row).running[at(place_[at(row)])]; }
+
   FairShare share_;
   std::span<const double> size_;
   double tolerance_;
-  std::vector<Running> running_;
+  std::span<const int32_t> component_;  // by flow
+  std::vector<int32_t> place_;          // of a flow among those that run in its component
+  std::vector<Part> parts_;
   std::vector<int32_t> ending_;
-  std::vector<int32_t> fresh_;  // flows that begin at this instant
-  std::vector<int32_t> place_;  // of a flow in running_
-  double solved_at_ = 0;
-  double begun_ = 0;  // when the youngest flow began
 };
 
 }  // namespace weft

@@ -26,7 +26,8 @@ class Simulation {
       : rows_(rows),
         threads_(threads),
         pools_(pools),
-        flows_(demands, capacity, rows_.size, tolerance),
+        components_(rows_, threads_, pools_, demands, kernels, capacity.size()),
+        flows_(demands, capacity, rows_.size, tolerance, components_),
         start_(start),
         end_(end),
         row_(threads.first.begin(), threads.first.end()),
@@ -38,9 +39,11 @@ class Simulation {
         lanes_left_(rows.step.size(), 0),
         held_(pools.units.size(), 0),
         queued_(pools.units.size()),
-        grids_(rows_, threads_, pools_, kernels, flows_, capacity, held_),
+        grids_(rows_, threads_, pools_, kernels, flows_, capacity, held_, components_),
         dispatchers_(pools.units.size()),
-        admit_(threads.first.size()) {}
+        admit_(threads.first.size()),
+        version_(at(components_.count), 0),
+        is_changed_(at(components_.count), false) {}
   Simulation(const Simulation&) = delete;  // its parts refer to each other
   Simulation& operator=(const Simulation&) = delete;
 
@@ -74,7 +77,7 @@ class Simulation {
     uint64_t number;  // equal times keep the order in which they were set
     What what;
     int32_t id;
-    uint64_t version;  // of the solution it follows from
+    uint64_t version;  // of its component's solution that it follows from
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : number > other.number;
     }
@@ -98,16 +101,16 @@ class Simulation {
         raise(event.id);
         break;
       case What::kFlowEnd:
-        if (event.version == num_solves_) end_flow(event.id);
+        if (event.version == version_[at(components_.of_flow[at(event.id)])]) end_flow(event.id);
         break;
       case What::kLetGo:
         finish_flow(event.id);
         break;
       case What::kSolve:
-        if (event.version == num_solves_) changed_ = true;
+        if (event.version == version_[at(event.id)]) change(event.id);
         break;
       case What::kGrant:
-        if (event.version == num_solves_) grant(event.id, true);
+        if (event.version == version_[at(components_.of_pool[at(event.id)])]) grant(event.id, true);
         break;
       case What::kDispatch:
         dispatch_next(event.id);
@@ -126,30 +129,41 @@ class Simulation {
   // Lets every thread go as far as it can at this instant, then shares the resources anew.
   void drain() {
     drain_threads();
-    if (!changed_) return;
+    if (changed_.empty()) return;
     if (!events_.empty() && events_.top().time == now_) return;  // more happens at this instant
-    solve();
+    for (const int32_t component : changed_) {
+      is_changed_[at(component)] = false;
+      solve(component);
+    }
+    changed_.clear();
   }
 
-  void solve() {
-    changed_ = false;
-    flows_.join(now_, [this](int32_t row) { grids_.begin(row); });
+  // Rates of a component are shared out anew at the end of this instant.
+  void change(int32_t component) {
+    if (is_changed_[at(component)]) return;
+    is_changed_[at(component)] = true;
+    changed_.push_back(component);
+  }
+
+  void solve(int32_t component) {
+    flows_.join(component, now_, [this](int32_t row) { grids_.begin(row); });
     if (!flows_.is_exact()) {
-      flows_.let_go(now_, [this](int32_t row, double time) {
+      flows_.let_go(component, now_, [this](int32_t row, double time) {
         set(time, What::kLetGo, row);
         drop(row);
       });
     }
-    grids_.solve(now_);
+    grids_.solve(component, now_);
     ++num_solves_;
-    const double wait = flows_.share_out(now_);
+    const uint64_t version = ++version_[at(component)];
+    const double wait = flows_.share_out(component, now_);
     if (wait < RunningFlows::kNever) {
-      const double last = flows_.each_ending(now_, wait, [this](int32_t row, double time) {
-        set(time, What::kFlowEnd, row, num_solves_);
+      const double last = flows_.each_ending(component, now_, wait, [&](int32_t row, double time) {
+        set(time, What::kFlowEnd, row, version);
       });
-      if (!flows_.is_exact()) set(last, What::kSolve, 0, num_solves_);
+      if (!flows_.is_exact()) set(last, What::kSolve, component, version);
     }
-    if (!grids_.empty()) set_grants();
+    if (!grids_.empty(component)) set_grants(component);
   }
 
   void drop(int32_t row) {
@@ -159,7 +173,7 @@ class Simulation {
 
   void end_flow(int32_t row) {
     drop(row);
-    if (flows_.is_exact()) changed_ = true;
+    if (flows_.is_exact()) change(components_.of_flow[at(row)]);
     finish_flow(row);
   }
 
@@ -315,7 +329,7 @@ class Simulation {
   bool begin_flow(int32_t row) {
     if (rows_.size[at(row)] <= 0) return false;
     flows_.begin(row);
-    changed_ = true;
+    change(components_.of_flow[at(row)]);
     return true;
   }
 
@@ -353,7 +367,7 @@ class Simulation {
       queued_[at(pool)].push_back(thread);
       admit_[at(thread)] = grids_.admission(pool, thread, rows_.units[at(row)], now_);
       grant(pool, false);
-      if (admit_[at(thread)].row >= 0) changed_ = true;  // so that its turn is set
+      if (admit_[at(thread)].row >= 0) change(components_.of_pool[at(pool)]);  // so that its turn is set
       return true;  // its lanes or, if it has none, its place in runnable_ end it
     }
     return start_lanes(row);
@@ -381,14 +395,15 @@ class Simulation {
     }
   }
 
-  void set_grants() {
-    for (size_t pool = 0; pool < queued_.size(); ++pool) {
+  void set_grants(int32_t component) {
+    for (const size_t pool : grids_.pools(component)) {
       for (const int32_t thread : queued_[pool]) {
         const GridScheduler::Admission& admit = admit_[at(thread)];
         if (!grids_.is_waited_for(admit, now_)) continue;
         const double rate = flows_.rate(admit.row);
         const double wait = (flows_.left(admit.row, now_) - admit.left) / rate;
-        if (rate > 0) set(now_ + wait, What::kGrant, static_cast<int32_t>(pool), num_solves_);
+        const uint64_t version = version_[at(component)];
+        if (rate > 0) set(now_ + wait, What::kGrant, static_cast<int32_t>(pool), version);
       }
     }
   }
@@ -403,11 +418,11 @@ class Simulation {
 
   void hold(int32_t pool, int32_t units) {
     held_[at(pool)] += units;
-    if (grids_.any_on(pool)) changed_ = true;
+    if (grids_.any_on(pool)) change(components_.of_pool[at(pool)]);
     const int32_t resource = pools_.resource[at(pool)];
     if (resource >= 0) {
       flows_.share().set_capacity(resource, pools_.units[at(pool)] - held_[at(pool)]);
-      changed_ = true;
+      change(components_.of_resource[at(resource)]);
     }
   }
 
@@ -421,6 +436,7 @@ class Simulation {
   Rows rows_;
   Threads threads_;
   Pools pools_;
+  Components components_;
   RunningFlows flows_;
   std::span<double> start_;
   std::span<double> end_;
@@ -442,7 +458,9 @@ class Simulation {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::deque<int32_t> runnable_;
   double now_ = 0;
-  bool changed_ = false;
+  std::vector<int32_t> changed_;   // components to be shared out anew
+  std::vector<uint64_t> version_;  // how often each component was
+  std::vector<bool> is_changed_;
   uint64_t next_number_ = 0;
   uint64_t num_solves_ = 0;
   uint64_t turns_ = 0;

@@ -117,6 +117,42 @@ void test_flows_that_come_and_go_leave_no_trace() {
   }
 }
 
+// Even flows use even resources, odd ones odd: two components, each solved when it changes.
+void test_components_are_solved_one_by_one() {
+  std::mt19937 random(7);
+  Flows flows;
+  constexpr int32_t kFlows = 400;
+  constexpr int32_t kPorts = 300;  // several blocks in each component
+  std::vector<int32_t> of_flow, of_resource;
+  for (int32_t flow = 0; flow < kFlows; ++flow) {
+    const auto a = static_cast<int32_t>(random() % (kPorts / 2)) * 2 + flow % 2;
+    const auto b = static_cast<int32_t>(random() % (kPorts / 2)) * 2 + flow % 2;
+    flows.add({{a, 0.5 + random() % 3}, {b, 1.0}}, random() % 3 ? kInfinity : 0.7);
+    of_flow.push_back(flow % 2);
+  }
+  std::vector<double> capacity;
+  for (int32_t r = 0; r < kPorts; ++r) {
+    capacity.push_back(1.0 + random() % 20);
+    of_resource.push_back(r % 2);
+  }
+  weft::FairShare apart(flows.demands(), capacity, 2, of_flow, of_resource);
+  weft::FairShare whole(flows.demands(), capacity);
+  for (int32_t flow = 0; flow < kFlows; ++flow) {
+    apart.add(flow);
+    whole.add(flow);
+  }
+  for (const int32_t component : {0, 1}) apart.solve(component);
+  for (int32_t change = 0; change < kFlows; change += 3) {  // alternating components
+    apart.remove(change);
+    whole.remove(change);
+    apart.solve(change % 2);
+    whole.solve();
+    for (int32_t flow = 0; flow < kFlows; ++flow) {
+      if (flow > change || flow % 3 != 0) CHECK(close(apart.rate(flow), whole.rate(flow)));
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -126,4 +162,5 @@ int main() {
   test_one_resource_twice_counts_once_when_it_fills();
   test_a_cap_that_is_met_as_a_resource_fills_counts_once();
   test_flows_that_come_and_go_leave_no_trace();
+  test_components_are_solved_one_by_one();
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "check.hpp"
@@ -117,6 +118,38 @@ void test_flows_share_and_speed_up() {
   }
 }
 
+// A last flow of no size that demands every resource makes one component of all.
+void test_components_change_no_time() {
+  for (const double tolerance : {0.0, 1e-9}) {
+    Case cases[2];
+    for (Case& c : cases) {
+      std::mt19937 random(3);
+      c.capacity = {10, 7, 3, 20};
+      for (int32_t thread = 0; thread < 8; ++thread) {
+        std::vector<Command> commands;
+        for (int32_t n = 0; n < 20; ++n) {
+          commands.push_back(flow(1.0 + random() % 50, thread % 4));
+          if (n % 5 == 4) commands.push_back(signal(thread));
+          if (n % 5 == 4 && thread > 0) commands.push_back(wait(thread - 1, n / 5 + 1));
+        }
+        c.add(commands);
+      }
+    }
+    Case& one = cases[1];
+    one.add({flow(0, 0)});
+    for (const int32_t r : {1, 2, 3}) {
+      one.resource.push_back(r);
+      one.weight.push_back(1.0);
+    }
+    one.demand_start.back() = static_cast<int64_t>(one.resource.size());
+    for (Case& c : cases) c.run(tolerance);
+    for (size_t row = 0; row < cases[0].step.size(); ++row) {
+      CHECK(std::abs(cases[0].start[row] - one.start[row]) < 1e-6);
+      CHECK(std::abs(cases[0].end[row] - one.end[row]) < 1e-6);
+    }
+  }
+}
+
 void test_a_signal_is_late_and_a_wait_counts() {
   Case c;
   c.capacity = {1};
@@ -217,6 +250,7 @@ void test_all_end_with_a_tolerance() {
 
 int main() {
   test_flows_share_and_speed_up();
+  test_components_change_no_time();
   test_a_signal_is_late_and_a_wait_counts();
   test_a_launch_ends_with_its_last_lane();
   test_launches_take_units_by_priority();

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from weft.step.step_graph import Op, RankStep
@@ -73,18 +74,18 @@ def with_buckets(
     steps, origin, groups = [], dict[Place, tuple[int, ...]](), set[str]()
     found: list[Collective] = []
     for number, step in enumerate(graph.steps):
-        mine = _Rewritten(step, price)
+        mine, buckets = _Rewritten(step, price), chosen(step)
         if times >= 1:
-            mine.merge(_merged(step, round(times), chosen(step)))
+            mine.merge(_merged(step, round(times), buckets))
         else:
-            mine.split(_split(step, round(1 / times), chosen(step)))
+            mine.split(_split(step, round(1 / times), buckets))
         steps.append(RankStep(step.ranks, tuple(mine.ops)))
         origin |= {(number, place): old for place, old in mine.origin.items()}
         groups |= {what.group for n in mine.changed if (what := step.ops[n].collective)}
         found += [
             op.collective
             for place, op in enumerate(mine.ops)
-            if op.collective and set(mine.origin[place]) & chosen(step)
+            if op.collective and not buckets.isdisjoint(mine.origin[place])
         ]
     changed = replace(graph, steps=tuple(steps))
     if not groups or not _in_one_order(changed):
@@ -234,8 +235,9 @@ class _Rewritten:
         streams = {ops[each].stream for each in op.after}
         after = []
         for stream in streams:
-            front = [n for n in range(place) if ops[n].stream == stream and n in self._place]
-            after += [self._place[front[-1]]] if front else []
+            before = reversed(range(place))
+            front = (n for n in before if ops[n].stream == stream and n in self._place)
+            after += [self._place[n] for n in islice(front, 1)]
         host = None if op.host is None else _CALL
         made = replace(self._part(op, pieces), host=host, waiting=0.0, pause=0.0, blocking=False)
         return replace(made, after=tuple(sorted(after)))

@@ -39,6 +39,7 @@ class StepEvaluator:
         self.graph, self.platform = engine.graph, prices.platform
         self._main = [_main_stream(step.ops) for step in self.graph.steps]
         self._found: dict[tuple[Candidate, ...], float] = {}
+        self._known: dict[tuple[Place, Candidate], dict[Place, Execution]] = {}
 
     @property
     def own(self) -> Mapping[Place, float]:
@@ -57,13 +58,26 @@ class StepEvaluator:
         executions: dict[Place, Execution] = {}
         seconds: dict[Place, float] = {}
         for group, candidate in chosen:
-            for place in group.members:
-                share = self.own[place] / group.alone if group.alone else 1.0
-                executions[place] = self._execution(group, candidate, share)
+            executions |= self._executions(group, candidate)
             seconds |= dict.fromkeys(candidate.replaced, 0.0)
             if candidate.slices:
                 seconds |= {p: self.own[p] * candidate.producer for p in group.producers}
         return self.engine.run(executions, seconds)
+
+    def _executions(
+        self, group: CollectiveGroup, candidate: Candidate
+    ) -> Mapping[Place, Execution]:
+        """Return what the engine runs for each member; those that take as long share one value."""
+        key = group.members[0], candidate
+        if key not in self._known:
+            by_share: dict[float, Execution] = {}
+            made = self._known[key] = {}
+            for place in group.members:
+                share = self.own[place] / group.alone if group.alone else 1.0
+                if share not in by_share:
+                    by_share[share] = self._execution(group, candidate, share)
+                made[place] = by_share[share]
+        return self._known[key]
 
     def _execution(self, group: CollectiveGroup, candidate: Candidate, share: float) -> Execution:
         """Return what the engine runs: ``share`` is what was recorded over the group's price."""

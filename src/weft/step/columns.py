@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,8 +105,9 @@ class ContendedColumns:
 
     Resources are units, memory and cache of each class of ranks, one that stands for none, ports
     inside and between nodes, then a mover for equal collectives of a stream, which never run at
-    once. Every flow has three demands: memory, units or a port, and the cache or its mover; so a
-    run changes numbers, not places.
+    once. Classes have no resource in common, so that the simulator solves each by itself. Every
+    flow has three demands: memory, units or a port, and the cache or its mover; so a run changes
+    numbers, not places.
     """
 
     def __init__(self, engine: StepEngine) -> None:
@@ -115,11 +117,11 @@ class ContendedColumns:
         self._own = np.zeros(count)  # seconds of flows alone
         self._units = np.zeros(count, np.int32)
         self._edge: dict[int, int] = {}  # first demand of a row
-        self._mover: dict[Place, int] = {}
+        self._mover: dict[Place, tuple[int, int]] = {}  # and the port that it takes
         capacity = [float(device.units)] * classes + [device.memory_rate] * classes
-        capacity += [device.kernels.l2_rate] * classes + [1.0] + [0.0] * (2 * classes)
-        slowed, nothing = [(-1, -1)] * (5 * classes + 1), 3 * classes
-        self._ports = 3 * classes + 1
+        capacity += [device.kernels.l2_rate] * classes + [1.0] * classes + [0.0] * (2 * classes)
+        slowed = [(-1, -1)] * (6 * classes)
+        self._ports = 4 * classes
         movers: dict[object, int] = {}
         tables: list[Floats] = []  # of the traffic of products
         rows = sorted(engine.layout.row.items(), key=lambda item: item[1])
@@ -131,6 +133,7 @@ class ContendedColumns:
         self._grid_of: dict[int, int] = {}
         for number, (place, row) in enumerate(rows):
             c, edge = place[0], 3 * number
+            nothing = 3 * classes + c
             self._edge[row] = edge
             self._resource[edge : edge + 3] = classes + c, c, 2 * classes + c
             if place in engine.layout.launch_row:
@@ -139,11 +142,11 @@ class ContendedColumns:
                     movers[key] = len(capacity)
                     capacity.append(1.0)
                     slowed.append((classes + c, 2 * classes + c))
-                self._mover[place] = self._resource[edge + 2] = movers[key]
                 port = self._ports + 2 * c + engine.crosses_nodes(place)
                 mine = engine.op(place).collective
                 receives = mine is not None and mine.kind == "recv"  # both directions at once
-                self._resource[edge + 1] = nothing if receives else port
+                self._mover[place] = movers[key], nothing if receives else port
+                self._resource[edge + 2], self._resource[edge + 1] = self._mover[place]
             elif (cost := engine.op(place).cost) is not None and engine.is_product(place):
                 self._grid_of[row] = len(self._grid_of)
                 self._resource[edge + 1] = nothing  # tiles are counted whole
@@ -158,12 +161,23 @@ class ContendedColumns:
         self._kernels: dict[tuple[str, Cost, float], tuple[Flow, GridTiles | None]] = {}
         state = self._state()
         self._capacity[self._ports : self._ports + 2 * classes] = engine.port_rates()
+        self._set_all(engine, state)
+
+    def _set_all(self, engine: StepEngine, state: dict[str, Any]) -> None:
+        """Set every op as the engine has priced it."""
+        launches = engine.layout.launch_row
+        self._number = {place: number for number, place in enumerate(launches)}
+        self._launch_rows = np.array(list(launches.values()), np.int64)
+        self._flow_rows = np.array([engine.layout.row[place] for place in launches], np.int64)
+        known: dict[float, Execution] = {}
+        executions = {}
         for place in engine.layout.row:
             seconds = engine.seconds[place]
-            if place in engine.layout.launch_row:
-                self._set_collective(engine, state, place, Execution(seconds), 1.0)
+            if place in launches:
+                executions[place] = known.setdefault(seconds, Execution(seconds))
             else:
                 self._set_kernel(engine, state, place, seconds)
+        self._set_collectives(engine, state, executions, 1.0)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -198,30 +212,36 @@ class ContendedColumns:
             state["grid_tile_seconds"][grid] = tiles.tile_seconds
             state["grid_slots"][grid] = tiles.grid.slots
 
-    def _set_collective(
+    def _set_collectives(
         self,
         engine: StepEngine,
         state: dict[str, Any],
-        place: Place,
-        how: Execution,
+        executions: Mapping[Place, Execution],
         pressure: float,
     ) -> None:
-        row = engine.layout.row[place]
-        flow, mover = engine.collective_flow(place, how)
-        edge, resource = self._edge[row], self._mover[place]
-        state["size"][row], state["cap"][row] = flow.size, flow.cap
-        state["own"][row] = engine.own(how.seconds)
-        held = min(round(pressure * mover.held), engine.device.units)
-        state["units"][engine.layout.launch_row[place]] = held
-        state["demand_weight"][edge] = flow.memory or _NONE
-        if self._resource[edge + 1] >= self._ports:
-            port = self._capacity[self._resource[edge + 1]]
-            state["demand_weight"][edge + 1] = min(mover.transfers, port / flow.cap)
-        state["demand_weight"][edge + 2] = mover.demand
-        state["capacity"][resource] = mover.capacity
-        state["slowed_second"][resource] = (
-            -1 if mover.by_engines else 2 * len(engine.graph.steps) + place[0]
-        )
+        """Set what collectives demand, at once for those of one mover with the same execution."""
+        alike: dict[tuple[tuple[int, int], int], list[Place]] = defaultdict(list)
+        for place, how in executions.items():
+            alike[self._mover[place], id(how)].append(place)
+        for ((resource, port), _), places in alike.items():
+            place = places[0]
+            how, numbers = executions[place], [self._number[each] for each in places]
+            flow, mover = engine.collective_flow(place, how)
+            rows = self._flow_rows[numbers]
+            edges = self._start[rows]
+            state["size"][rows], state["cap"][rows] = flow.size, flow.cap
+            state["own"][rows] = engine.own(how.seconds)
+            held = min(round(pressure * mover.held), engine.device.units)
+            state["units"][self._launch_rows[numbers]] = held
+            state["demand_weight"][edges] = flow.memory or _NONE
+            if port >= self._ports:
+                rate = self._capacity[port]
+                state["demand_weight"][edges + 1] = min(mover.transfers, rate / flow.cap)
+            state["demand_weight"][edges + 2] = mover.demand
+            state["capacity"][resource] = mover.capacity
+            state["slowed_second"][resource] = (
+                -1 if mover.by_engines else 2 * self._classes + place[0]
+            )
 
     def changed(
         self,
@@ -239,8 +259,8 @@ class ContendedColumns:
         for place, took in seconds.items():
             self._set_kernel(engine, state, place, took)
         priority = engine.fixed["thread_priority"].copy()
+        self._set_collectives(engine, state, executions, pressure)
         for place, how in executions.items():
-            self._set_collective(engine, state, place, how, pressure)
             if how.first:
                 priority[engine.fixed["thread"][engine.layout.launch_row[place]]] = 1
         columns = engine.fixed | {
