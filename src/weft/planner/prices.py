@@ -70,7 +70,7 @@ class Prices:
     platform: Platform
     library: str = "nccl"
     known: dict[object, Price] = field(default_factory=dict)
-    groups: dict[tuple[int, ...], tuple[Level, ...]] = field(default_factory=dict)
+    groups: dict[object, tuple[tuple[int, ...], tuple[Level, ...]]] = field(default_factory=dict)
     shares: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
 
     def kernel(self, cost: Cost) -> float:
@@ -136,9 +136,11 @@ class Prices:
 
     def levels(self, ranks: tuple[int, ...]) -> tuple[Level, ...]:
         """Return the levels that a group sees, found once for each."""
-        if ranks not in self.groups:
-            self.groups[ranks] = levels_of(self.platform, ranks)
-        return self.groups[ranks]
+        # Hashing very many ranks takes longer than all else; the entry keeps their tuple alive.
+        key = id(ranks) if len(ranks) > _MANY else ranks
+        if key not in self.groups:
+            self.groups[key] = ranks, levels_of(self.platform, ranks)
+        return self.groups[key][1]
 
 
 def default_library(platform: Platform) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 import msgspec
+import numpy as np
 
 from weft.errors import FormatError, WorkloadError, nearest
 from weft.schedule.ir import Cost
@@ -146,7 +147,7 @@ class StepGraph:
     def members(self, name: str, rank: int) -> tuple[int, ...]:
         """List the ranks of the group that ``rank`` is in, by position."""
         group = self.group(name)
-        return tuple(int(group.member(rank, position)) for position in range(group.size))
+        return tuple(group.member(rank, np.arange(group.size)).tolist())
 
     def ops(self) -> Iterator[Op]:
         """Every op that is written down, class by class."""
