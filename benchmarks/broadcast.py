@@ -170,7 +170,7 @@ def _sent(name: str, outcome: ContestOutcome, nbytes: int) -> Sent:
 
 
 def _checked(kind: Kind, answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Raise where ranks do not hold what they should; give the error that they may have."""
+    """Raise where ranks do not hold what they should; return the error that they may have."""
     exact = is_lossless(kind.codec)
     everywhere = not (kind.keep_root or kind.algorithm.startswith("p2p"))
     for first in range(0, len(answers), HOSTS):

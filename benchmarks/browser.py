@@ -205,7 +205,7 @@ class Browser:
 
 
 def _start(path: str, folder: str) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """Start Chromium with its ends of two pipes as descriptors 3 and 4; give it and our ends."""
+    """Start Chromium with its ends of two pipes as descriptors 3 and 4; return it and our ends."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     command = [path, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]

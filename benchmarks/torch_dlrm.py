@@ -108,7 +108,7 @@ class Dlrm(Looking):
         self._clicks = (self._numbers[:, 0] > self._numbers[:, 1]).float()
 
     def rows(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Train one step; give its loss."""
+        """Train one step; return its loss."""
         logits = self._dense(self._numbers, self._embedding(bags))
         loss = nn.functional.binary_cross_entropy_with_logits(logits, self._clicks)
         self._optimizer.zero_grad()
@@ -129,7 +129,7 @@ class Dlrm(Looking):
                 weight.copy_(torch.from_numpy(self.lookups.values(table)) * _SCALE)
 
     def step(self, number: int) -> float:
-        """Train one step with the set of indices of that number; give its loss."""
+        """Train one step with the set of indices of that number; return its loss."""
         return float(self.rows(self.turns[number % len(self.turns)]))
 
     def answer(self) -> Any:

@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 def measure_task(world: World, task: Task, rounds: int) -> list[list[float]]:
-    """Carry out steps of every plan in turn; give the seconds of each by plan and round."""
+    """Carry out steps of every plan in turn; return the seconds of each by plan and round."""
     pin(world)
     torch.set_num_threads(1)
     indices = _indices(task)

@@ -27,5 +27,5 @@ def took(act: Callable[[], Any]) -> Took:
 
 
 def slowest(act: Callable[[], Any]) -> float:
-    """Do it on all ranks at once; give the seconds of the slowest."""
+    """Do it on all ranks at once; return the seconds of the slowest."""
     return took(act).wall

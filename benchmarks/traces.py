@@ -77,7 +77,7 @@ def _cases(options: Options) -> list[_Case]:
 
 
 def analyzed(path: str) -> dict[str, Any]:
-    """Load and analyse one file; give what shows that it was done."""
+    """Load and analyse one file; return what shows that it was done."""
     rank = analyze(path).ranks[0]
     return {"events": rank.trace.num_events, "steps": len(rank.steps), "busy": rank.total.busy}
 

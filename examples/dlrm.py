@@ -29,7 +29,7 @@ SHAPE = Lookups(tables=16, rows=20_000, dim=32, batch=1024, pooling=10, zipf=1.0
 
 
 def train(world: weft.World, store: str, steps: int) -> list[tuple[float, float, float, float]]:
-    """Train on one rank; give seconds and losses of every step, unfused and fused."""
+    """Train on one rank; return seconds and losses of every step, unfused and fused."""
     torch.set_num_threads(1)
     place = dist.FileStore(store, world.num_ranks)  # type: ignore[attr-defined]
     dist.init_process_group("weft", store=place, rank=world.rank, world_size=world.num_ranks)

@@ -4,7 +4,7 @@
 
 The model has embedding tables that the ranks share and dense layers under DDP. The plan is made
 before any rank is started, from fake tensors; every rank applies it and says, at the end, which
-way each collective took and how long steps were beside what was predicted.
+path each collective took and how long steps were compared with the prediction.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Model(nn.Module):
         )
 
     def forward(self, indices: list[torch.Tensor], offsets: list[torch.Tensor]) -> torch.Tensor:
-        """Give a logit a sample."""
+        """Return a logit a sample."""
         logits: torch.Tensor = self.top(self.embedding(indices, offsets)).squeeze(1)
         return logits
 
@@ -69,7 +69,7 @@ def training(plan: weft.Plan | None = None) -> tuple[Step, weft.torch.Applied | 
 
 
 def train(world: weft.World, store: str, plan: bytes, steps: int) -> tuple[list[float], str]:
-    """Train on one rank by the plan; give losses, and what became of the plan."""
+    """Train on one rank by the plan; return losses, and what became of the plan."""
     torch.set_num_threads(1)
     place = dist.FileStore(store, world.num_ranks)  # type: ignore[attr-defined]
     dist.init_process_group("weft", store=place, rank=world.rank, world_size=world.num_ranks)

@@ -1,4 +1,4 @@
-// Embeddings for Python: tables and bags by their addresses, which whoever calls vouches for.
+// Embeddings for Python: tables and bags by their addresses, which the caller vouches for.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

@@ -25,7 +25,7 @@ inline std::chrono::nanoseconds to_duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::fmin(seconds, kLongest) * 1e9));
 }
 
-// Memory of this process; whoever passes the address vouches for it.
+// Memory of this process; the caller vouches for it.
 inline weft::Bytes bytes_at(std::uint64_t address, std::uint64_t nbytes) noexcept {
   return {reinterpret_cast<std::byte*>(address), nbytes};
 }

@@ -1,4 +1,4 @@
-// Bags of embedding rows, pooled straight into whoever's memory wants them.
+// Bags of embedding rows, pooled straight into the memory of the rank that needs them.
 //
 // What an index asks for is read only after the index was compared with the table, so nothing
 // that a caller passes leads to memory outside of it.

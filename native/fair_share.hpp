@@ -145,7 +145,7 @@ class FairShare {
   }
 
   // The resources of a flow that has two of equal weight and no cap: a transfer from port to port.
-  // Whoever keeps them need not look the flow up again.
+  // A caller that keeps them need not look the flow up again.
   struct Pair {
     int32_t first = kMany;
     int32_t second = kMany;

@@ -19,7 +19,7 @@ class Flag {
     word_.fetch_add(by, std::memory_order_seq_cst);
   }
 
-  // Whoever sees the value also sees what was written before it was raised. Raises
+  // A thread that sees the value also sees what was written before it was raised. Raises
   // are read-modify-writes, so a later one keeps the release of all earlier ones.
   [[nodiscard]] std::uint64_t value() const noexcept {
     return word_.load(std::memory_order_seq_cst);

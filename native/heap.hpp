@@ -3,7 +3,7 @@
 // The segment is as large as all ranks may ever need and sparse: memory is taken when a range
 // is reserved and given back when it is released, so the heap grows without moving.
 //
-// Whoever has it open holds a shared lock on it. A segment that can be locked exclusively has
+// Every process that has it open holds a shared lock on it. A segment that can be locked exclusively has
 // no owner left, which is how the next start tells what a killed world left behind.
 #pragma once
 

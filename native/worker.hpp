@@ -48,7 +48,7 @@ class Worker {
 
   // Starts the thread, if there is none.
   void start(bool has_core) {
-    // Relaxed, and before the lock as well: whoever closes has it while the thread ends, which may
+    // Relaxed, and before the lock as well: the closing thread has it while the thread ends, which may
     // want another lock that the caller holds.
     if (closing_.load(std::memory_order_relaxed)) return;
     const std::scoped_lock life(life_);

@@ -107,7 +107,7 @@ class Machine:
         self.run_ahead(1)
 
     def run_ahead(self, executions: int, enter: Visit = _nothing, leave: Visit = _nothing) -> None:
-        """Let each rank ``enter`` and ``leave`` so often; none waits for others in between."""
+        """Make each rank ``enter`` and ``leave`` so often; none waits for others in between."""
         self.base = self.flags.copy()
         self.handed: dict[Any, list[tuple[int, Flag | None]]] = defaultdict(list)
         self.execution = dict.fromkeys(self.ranks, -1)
@@ -128,7 +128,7 @@ class Machine:
         assert not blocked, f"stuck at {[t.commands[t.next][:2] for t in blocked]}"
 
     def _entered(self, rank: int, executions: int, enter: Visit, leave: Visit) -> list[Thread]:
-        """Begin the next execution of a rank, if there is one; give its queues."""
+        """Begin the next execution of a rank, if there is one; return its queues."""
         while self.execution[rank] + 1 < executions:
             self.execution[rank] += 1
             enter(rank, self.execution[rank])
@@ -142,7 +142,7 @@ class Machine:
         return []
 
     def _turn(self, thread: Thread) -> bool:
-        """Let a thread run for a while; False where it cannot move."""
+        """Run a thread for a while; False where it cannot move."""
         before, started = thread.next, False
         for _ in range(self.random.choice((1, 2, 1000))):
             if thread.done or any(not lane.done for lane in thread.running):

@@ -31,7 +31,7 @@ settings.load_profile("weft")
 
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_start_fast():
-    """Let ranks come from a server that has imported torch: seconds less for each of them."""
+    """Fork ranks from a server that has imported torch: seconds less for each of them."""
     multiprocessing.set_forkserver_preload(
         ["numpy", "weft.torch" if find_spec("torch") else "weft.runtime"]
     )

@@ -51,7 +51,7 @@ def timed(made, times, **options):
 
 
 def overlapping():
-    """A kernel from 0 to 4, a copy from 3 to 6 and another from 8 to 9 beside it."""
+    """A kernel from 0 to 4, a copy from 3 to 6 and another from 8 to 9 on a second stream."""
     made = schedule(("copy0", (copy(), copy(16))), ("stream0", (Kernel("gemm"),)))
     return timed(made, [(3, 6), (8, 9), (0, 4)])
 

@@ -176,7 +176,7 @@ def read_module(path: Path) -> Module:
 
 
 def edges(modules: dict[str, Module]) -> dict[str, set[str]]:
-    """Say for each module which modules it needs in order to be imported."""
+    """Return for each module the modules that it needs in order to be imported."""
     return {
         name: {
             found

@@ -73,7 +73,7 @@ def _saved(name: str, shares: Sequence[float]) -> Iterator[Target]:
     yield _target(
         "mean", name, mean, weft=fmean(shares), allowed=POINTS, error_in="points", note=note
     )
-    note = "an envelope: the best shape of theirs beside the best of ours"
+    note = "an envelope: the best of their shapes compared with the best of ours"
     yield _target("envelope", name, best, weft=max(shares), error_in="points", note=note)
 
 

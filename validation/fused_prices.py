@@ -1,4 +1,4 @@
-"""What one fused operator takes beside the same work done one after the other."""
+"""What one fused operator takes, compared with the same work done one after the other."""
 
 from __future__ import annotations
 

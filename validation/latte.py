@@ -247,7 +247,7 @@ def _large(rccl: dict[int, Measured], found: Results) -> Iterator[Target]:
         6.5,
         weft=100 * (1 - _mean(spent)),
         allowed=3.5,
-        note="published as 3 to 10 % of power; here of energy, as it idles less beside one host",
+        note="published as 3 to 10 % of power; here of energy, as it idles less with one host",
     )
     cast = found["dma-bcst"]
     yield percent(

@@ -1,4 +1,4 @@
-"""What the figures of DMA engines are computed from: engines, RCCL beside them, one copy.
+"""What the figures of DMA engines are computed from: engines, RCCL for comparison, one copy.
 
 RCCL is a kernel of weft's that writes to all peers at once, launched by a host thread of its own
 on every rank. Three constants were fitted to three figures of arXiv 2511.06605 and serve here
@@ -24,8 +24,8 @@ class Rccl:
     ``launch`` is the host's part of one call, at the lower end of the 5 to 10 us that HIP
     takes (4.5x at small all-gathers). An all-to-all is a group of sends and receives, one of
     each for every peer; to enqueue one takes ``send`` (2.5x at small all-to-alls).
-    ``link_share`` is what stores of a kernel reach of a link beside an engine's longer bursts
-    (16 % at large sizes).
+    ``link_share`` is what stores of a kernel reach of a link, compared with the longer bursts of
+    an engine (16 % at large sizes).
     """
 
     launch: float = 5.0e-6

@@ -37,7 +37,7 @@ def _exposed() -> Chart:
 
 
 def _step() -> Chart:
-    """Return steps beside those of the fewest devices that hold the job: flat is perfect."""
+    """Return steps relative to those of the fewest devices that hold the job: flat is perfect."""
     series = []
     for number, job in enumerate(JOBS):
         found = [each for each in _points(job) if each.num_ranks >= 8]

@@ -17,7 +17,7 @@ SHORT = Options(ranks=(2,), sizes=(1 << 10,), rounds=2)
 
 @pytest.fixture
 def fake_teams(tmp_path, monkeypatch):
-    """Let fakes be all contestants; the peer of ``lies`` has a wrong result."""
+    """Replace all contestants by fakes; the peer of ``lies`` has a wrong result."""
     lies = {"manner": ""}
     monkeypatch.setattr(
         teams,

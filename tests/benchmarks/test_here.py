@@ -1,4 +1,4 @@
-"""Prices beside runs: every case has both, and the last row says how near they came."""
+"""Prices compared with runs: every case has both, and the last row says how near they came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planned steps beside default ones: cases, the second host, and a row measured for real."""
+"""Planned steps compared with default ones: cases, the second host, and a row measured for real."""
 
 import pytest
 

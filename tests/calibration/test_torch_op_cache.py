@@ -1,4 +1,4 @@
-"""Times of single ops that are kept beside the calibration."""
+"""Times of single ops that are kept with the calibration."""
 
 import os
 

@@ -61,7 +61,7 @@ OTHERS = {
     ("broadcast", "scatter-allgather"): (N - 1) * CHUNK + (N - 1) * (N - 1) * CHUNK,
     ("all_gather", "hierarchical"): N * CHUNK + N * 3 * 2 * CHUNK,
     ("all_reduce", "hierarchical"): 2 * (2 * 3 * SIZE) + 4 * (2 * SIZE // 4),
-    # Whoever wants a sum eagerly reads all that it is made of.
+    # An eager reduction reads all of its inputs.
     ("all_reduce", "eager"): N * (N - 1) * SIZE,
     ("reduce", "eager"): (N - 1) * SIZE,
 }

@@ -20,7 +20,7 @@ LOSSY = ("int8:64", "bf16", "zfp:8")
 
 
 def broadcast(algorithm, num_ranks, values, seed=0, **options):
-    """Give what every rank holds after two executions."""
+    """Return what every rank holds after two executions."""
     made = collective("broadcast", algorithm, num_ranks=num_ranks, nbytes=values.nbytes, **options)
     check(made)
     machine = Machine(made, seed)

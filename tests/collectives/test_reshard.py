@@ -32,7 +32,7 @@ def part(values, box):
 
 
 def filled(plan, values):
-    """Give the memory of every source, packed where the plan says so."""
+    """Return the memory of every source, packed where the plan says so."""
     memory = {}
     for rank, box in plan.source_boxes.items():
         parts = [part(values, t.box).ravel() for t in plan.transfers if t.source == rank]

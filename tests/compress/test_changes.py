@@ -20,7 +20,7 @@ COUNT = 100_003  # several blocks, and a rest
 
 
 def changed(seed, count, share, word, *, by_one):
-    """Give random words before and after a change."""
+    """Return random words before and after a change."""
     rng = np.random.default_rng(seed)
     before = rng.integers(0, 1 << 16, count).astype(WORDS[word])
     mask = rng.random(count) < share

@@ -30,7 +30,7 @@ def cases(count: int) -> Iterator[NDArray[Any]]:
 
 
 def payload(name: str, dtype: str, chunk: Octets) -> Octets | None:
-    """Give what the CPU makes; None where it does not pay."""
+    """Return what the CPU makes; None where it does not pay."""
     frame = encoded(codec_of(name, dtype), chunk)
     return frame[HEAD:] if frame[5] != 1 else None
 

@@ -1,4 +1,4 @@
-"""Bus bandwidth beside that of nccl-tests."""
+"""Bus bandwidth compared with that of nccl-tests."""
 
 import pytest
 

@@ -37,7 +37,7 @@ def bytes_of(command):
 
 
 def run_twice(schedule, seed):
-    """Run with kernels that write new numbers each time; give the memory, and what was written."""
+    """Run kernels that write new numbers each time; return the memory and what was written."""
     check(schedule)
     numbers, written = np.random.default_rng(seed), {}
 

@@ -1,4 +1,4 @@
-"""The host thread beside a fused kernel."""
+"""The host thread that serves a fused kernel."""
 
 import pytest
 

@@ -35,7 +35,7 @@ SHAPES = {
 
 
 def run_twice(schedule, seed):
-    """Write new numbers into every tile; give what was written and what was read, by execution."""
+    """Write new numbers into every tile; return what was written and read, by execution."""
     check(schedule)
     numbers = np.random.default_rng(seed)
     written: list[bytes] = []

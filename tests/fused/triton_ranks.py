@@ -47,7 +47,7 @@ LEAST = Lookups([1, 1, 1], [[2], [], [1]], [[0], [], [2]])
 
 
 def delay_atomics(rank: int) -> None:
-    """Let every atomic come late now and then, so that ranks and their flags interleave anew."""
+    """Delay some atomics, so that ranks and their flags interleave anew."""
     chance, plain = random.Random(rank), InterpreterBuilder.create_atomic_rmw
 
     def late(self: Any, op: Any, ptr: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:

@@ -30,7 +30,7 @@ _ODD_TEXTS = (
 
 
 def changed(dice: random.Random, corpus: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-    """Give a neighbour of some input of the corpus."""
+    """Return a neighbour of some input of the corpus."""
     given = dice.choice(corpus)
     if dice.random() < 0.5:
         tree = _tree(given)

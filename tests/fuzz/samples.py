@@ -38,7 +38,7 @@ KINETO_ODD = text(
 
 
 def number(value: int) -> bytes:
-    """Give a variable-length number as Protocol Buffers write it."""
+    """Return a variable-length number as Protocol Buffers write it."""
     out = b""
     while value > 0x7F:
         out += bytes([value & 0x7F | 0x80])

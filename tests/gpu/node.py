@@ -1,4 +1,4 @@
-"""Software engines beside the reference interpreter: copy queues as packets, the rest as ever."""
+"""Software engines that execute copy queues as packets, and the reference interpreter."""
 
 from __future__ import annotations
 

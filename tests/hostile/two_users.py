@@ -43,7 +43,7 @@ def become(user: int) -> None:
 
 
 def child(user: int, run: Callable[[int, int], Any]) -> tuple[int, int, int]:
-    """Fork as a user; give its pid, a pipe to hear it and one to tell it something."""
+    """Fork as a user; return its pid, a pipe to hear it and one to tell it something."""
     parent, (hear, say), (listen, tell) = os.getpid(), os.pipe(), os.pipe()
 
     def be_user() -> None:
@@ -76,7 +76,7 @@ def rank_main(name: str, rank: int, listen: int, say: int) -> None:
 
 
 def attack(targets: list[dict[str, Any]], names: list[str]) -> list[str]:
-    """Try everything that an ordinary user can; give what worked."""
+    """Try everything that an ordinary user can; return what worked."""
     found = {*names, *(path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*"))}
     tries = {
         f"{what} {where}": attempt

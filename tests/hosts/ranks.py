@@ -17,12 +17,12 @@ def on_hosts(function: Callable[..., Any], hosts: Sequence[str], *args: Any) -> 
 
 
 def stand_on(rank: int, hosts: Sequence[str]) -> None:
-    """Let this rank stand on its host."""
+    """Put this rank on its host."""
     os.environ.update(CONNECTED_BY, WEFT_HOST=hosts[rank])
 
 
 def few(splits: dict[str, tuple[str, ...]], quick: str) -> list[Any]:
-    """Give the ways to spread ranks over hosts as parameters; all but one are slow."""
+    """Return the ways to spread ranks over hosts as parameters; all but one are slow."""
     return [
         pytest.param(hosts, id=name, marks=() if name == quick else pytest.mark.slow)
         for name, hosts in splits.items()

@@ -1,4 +1,4 @@
-"""What every collective gives across hosts, beside Gloo; and training on them."""
+"""What every collective returns across hosts, compared with Gloo; and training on them."""
 
 import pytest
 

@@ -37,7 +37,7 @@ def broadcast(codec, root, seed, **options):
 
 
 def all_broadcasts():
-    """Give what is wrong, by codec."""
+    """Return what is wrong, by codec."""
     last, wrong = dist.get_world_size() - 1, {}
     for codec in (*LOSSLESS, *LOSSY):
         for seed, root in enumerate((0, last, last)):
@@ -90,7 +90,7 @@ def test_what_cannot_be_encoded_goes_as_it_is():
 
 
 def left_alone():
-    """Give what comes of a lossy codec for tensors that it is not for."""
+    """Return what comes of a lossy codec for tensors that it is not for."""
     held = weights(1) if dist.get_rank() == 0 else torch.zeros(COUNT)
     weft.torch.compress(broadcast="int4", exclude=[held])
     dist.broadcast(held, 0)
@@ -216,7 +216,7 @@ WHAT, USUAL = (16 << 20, "none"), piece_bytes(16 << 20)
 
 
 def after(chunk_sizes, rate):
-    """Let it learn how fast the links are."""
+    """Wait until it has learned how fast the links are."""
     for _ in range(TRIES):
         cut = chunk_sizes.choose(WHAT[0])
         assert cut == ChunkChoice(USUAL, timed=True)

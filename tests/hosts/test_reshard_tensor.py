@@ -24,7 +24,7 @@ CASES: list[tuple[Any, Any]] = [
 
 
 def local(whole, mesh, placements):
-    """Give this rank's part by torch.chunk, None without one."""
+    """Return this rank's part by torch.chunk, None without one."""
     ranks = torch.tensor(mesh)
     place = (ranks == dist.get_rank()).nonzero()
     if not len(place):

@@ -18,7 +18,7 @@ SPLITS = {"two by two": tuple("aabb"), "in a row": tuple("abc"), "one": tuple("a
 
 
 def model(seed):
-    """Give tensors of many dtypes, one of them tied, and more bytes than a piece."""
+    """Return tensors of many dtypes, one of them tied, and more bytes than a piece."""
     generator = torch.Generator().manual_seed(seed)
     table = (torch.randn(3_000_001, generator=generator) * 0.02).to(torch.bfloat16)
     return {
@@ -50,7 +50,7 @@ def same_bytes(tensors, others):
 
 
 def trained_and_served():
-    """Give for each update what was sent, or which version was held and whether it is exact."""
+    """Return for each update what was sent, or which version was held and whether it is exact."""
     rank, want = dist.get_rank(), model(1)
     seen: list[tuple[object, ...]] = []
     group = dist.new_group()

@@ -48,7 +48,7 @@ def sites(source: str) -> list[Site]:
 
 
 def mutated(source: str, number: int) -> ast.Module:
-    """Give the module with one change made."""
+    """Return the module with one change made."""
     tree = ast.parse(source)
     for i, (node, _) in enumerate(_places(tree)):
         if i == number:

@@ -97,7 +97,7 @@ void test_threads_of_one_rank_that_fail_at_once_do_not_mix_their_texts() {
   }
 }
 
-// An end by itself proves nothing: whoever asks who he is must be told.
+// An end by itself proves nothing: a peer that asks for its name must get it.
 void test_a_process_that_proc_does_not_show_has_no_identity() {
   CHECK(weft::Identity::self().pid == ::getpid() && !weft::Identity::self().gone());
   rlimit before{};

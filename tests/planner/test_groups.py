@@ -1,4 +1,4 @@
-"""Each collective of a step with what runs beside it, what makes it and what looks it up."""
+"""Each collective of a step with what overlaps it, what produces it and what looks it up."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_uneven_exchanges_are_pairs_by_what_the_busiest_rank_moves():
     assert found.what.nbytes == 2 * 30
 
 
-# What runs beside it.
+# What overlaps it.
 
 
 def test_hidden_is_the_share_of_its_time_that_kernels_run_beside_on_the_average_of_all():

@@ -108,7 +108,7 @@ def test_gains_of_pairs_that_do_not_touch_each_other_add_up():
 
 
 def test_a_gain_counts_one_change_and_leaves_all_else_as_it_is():
-    # The second collective slows what runs beside it, whatever the first one does.
+    # The second collective slows what overlaps it, whatever the first one does.
     first = chain(64 * MIB).steps[0].ops
     behind = Collective("all_reduce", 16 * MIB, "fp32")
     step = step_of(*first, moves(None, 1, what=behind), kernel("long", 1.0, 1), ranks=8)

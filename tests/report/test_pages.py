@@ -1,4 +1,4 @@
-"""What holds for every page that weft writes: tables beside plots, nothing loaded, all escaped."""
+"""What holds for every page that weft writes: tables for all plots, nothing loaded, all escaped."""
 
 from html.parser import HTMLParser
 

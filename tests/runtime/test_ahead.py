@@ -127,7 +127,7 @@ def test_only_schedules_that_share_nothing_but_scratch_rotate():
 
 
 def barriers_apart(world):
-    """Give whether every barrier ended on all ranks after the last one came to it."""
+    """Return whether every barrier ended on all ranks after the last one came to it."""
     times = []
     for call in range(20):
         if world.rank == call % world.num_ranks:

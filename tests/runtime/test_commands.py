@@ -1,4 +1,4 @@
-"""Every kind of command, executed by real processes, beside the reference interpreter."""
+"""Every kind of command, executed by real processes, compared with the reference interpreter."""
 
 from __future__ import annotations
 

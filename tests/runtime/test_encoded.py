@@ -23,7 +23,7 @@ def weights(count, seed=0):
 
 
 def held_after(world, codec, count, **options):
-    """Give the root's first values, and what this rank holds after each of two broadcasts."""
+    """Return the root's first values, and what this rank holds after each of two broadcasts."""
     held = []
     for seed in range(2):
         x = weights(count, seed) if world.rank == 1 else np.full(count, np.nan, np.float32)

@@ -266,7 +266,7 @@ def test_messages_are_matched_by_tag():
 
 
 def many_messages(world):
-    """More than there are slots for; received by whoever is waited for last as well."""
+    """More than there are slots for; also received by the rank that is waited for last."""
     numbers = [np.full(1, number) for number in range(20)]
     if world.rank == 0:
         works = [world.send(number, 1, async_op=True) for number in numbers[:10]]

@@ -15,7 +15,7 @@ class Flow:
 
 
 def fill(flows: list[Flow], capacity: list[float]) -> list[float]:
-    """All rates rise together; whoever meets a full resource or its cap stops there."""
+    """All rates rise together; a flow that meets a full resource or its cap stops there."""
     rates = [0.0] * len(flows)
     rising = set(range(len(flows)))
     left = list(capacity)

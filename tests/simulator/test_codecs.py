@@ -62,7 +62,7 @@ def test_a_codec_on_a_device_takes_what_its_kernels_do():
 
 
 def test_the_memory_of_a_codec_is_in_its_price():
-    """Beside a copy that fills the memory it takes as long as alone, and so does the copy."""
+    """Next to a copy that fills the memory it takes as long as alone, and so does the copy."""
     pack = Encode(x(0, 30 * MB), y(0, 30 * MB), "pack", "uint8")
     queues = queue("stream0", launch((pack,), units=1)), queue("nic0", move(0, 0, 100 * MB))
     found = spans(made(1, {0: queues}), machine(1, device=FREE))

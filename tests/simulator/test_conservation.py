@@ -147,7 +147,7 @@ def test_no_port_carries_more_than_its_rate_and_some_resource_is_always_busy(wor
     matrix = crossing(work)
     busiest = max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())
     assert found >= busiest / (10 * GB) * (1 - 1e-9)
-    # Whoever is held up is held up by something full, so together they are as fast as in turn.
+    # A flow that is held up is held up by something full, so together they are as fast as in turn.
     one_by_one = sum(
         simulate(scheduled([each]), machine(RANKS, device=FREE)).seconds for each in work
     )

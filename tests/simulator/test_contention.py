@@ -97,9 +97,9 @@ def test_a_path_settles_the_inner_level_first():
     # 0 -> 3 goes 0 -> 1 inside, then 1 -> 3 outside: it shares the outer port of 1, not of 0.
     inner, outer = Level("switch", 2, 20 * GB), Level("switch", 2, 10 * GB)
     across = queue("nic0", move(0, 3, 10 * MB))
-    beside = {0: (across,), 1: (queue("nic0", move(1, 3, 10 * MB)),)}
+    together = {0: (across,), 1: (queue("nic0", move(1, 3, 10 * MB)),)}
     apart = {0: (across, queue("nic1", move(0, 2, 10 * MB)))}
-    assert simulate(made(4, beside), bare(inner, outer)).seconds == close(2 * MS)
+    assert simulate(made(4, together), bare(inner, outer)).seconds == close(2 * MS)
     assert simulate(made(4, apart), bare(inner, outer)).seconds == close(1 * MS)
 
 

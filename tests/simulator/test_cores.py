@@ -118,9 +118,9 @@ def test_a_core_that_is_left_alone_goes_on_at_its_own_rate():
 def test_each_node_has_a_memory_of_its_own():
     on = cores(2, 2)
     apart = {rank: core(move(rank, rank, MB)) for rank in (0, 2)}
-    beside = {rank: core(move(rank, rank, MB)) for rank in (2, 3)}
+    together = {rank: core(move(rank, rank, MB)) for rank in (2, 3)}
     assert seconds(apart, on) == close(1 * MS)
-    assert seconds(beside, on) == close(2 * MS)
+    assert seconds(together, on) == close(2 * MS)
 
 
 def test_levels_inside_a_node_share_one_memory():
@@ -227,6 +227,6 @@ def test_caches_hold_a_mebibyte():
 @settings(max_examples=30, derandomize=True)
 @given(working=st.lists(st.integers(1, 50), min_size=1, max_size=4))
 def test_cores_that_together_are_no_faster_than_one_take_the_sum_of_their_times(working):
-    """Whoever copies beside whom, the memory gives 1 GB/s to the end."""
+    """Whichever ranks copy at once, the memory gives 1 GB/s to the end."""
     work = {rank: core(move(rank, rank, size * MB)) for rank, size in enumerate(working)}
     assert seconds(work) == close(sum(working) * MS)

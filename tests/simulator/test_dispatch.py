@@ -25,7 +25,7 @@ def launched(first, second, priority=0):
 
 
 def starts(first, second, priority=0):
-    """Give when two kernels started that were launched one after the other."""
+    """Return when two kernels started that were launched one after the other."""
     timeline = simulate(launched(first, second, priority), machine(device=DEV))
     found = {span.queue: span.start for span in timeline.spans() if span.rank == 0}
     return found["stream0"], found["stream1"]

@@ -1,4 +1,4 @@
-"""GEMMs beside memory, caches and movers: what they take of each, and what is left."""
+"""GEMMs that share memory, caches and movers: what they take of each, and what is left."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def loaded(memory=1e-9, cache=1e-9, stretch=1.0):
 
 
 def beside_a_gemm(mover, dev, rank=0):
-    """How long a mover takes beside the GEMM of rank 0, in what it takes alone."""
+    """How long a mover takes next to the GEMM of rank 0, in what it takes alone."""
     computes = queue("stream0", gemm(), units=(0, UNITS))
     queues = {0: (computes,)}
     queues[rank] = (*queues.get(rank, ()), mover)

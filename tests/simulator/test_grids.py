@@ -1,4 +1,4 @@
-"""GEMMs on units, beside launches and copies: times worked out by hand."""
+"""GEMMs on units, overlapped with launches and copies: times worked out by hand."""
 
 from __future__ import annotations
 

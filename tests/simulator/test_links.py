@@ -57,11 +57,11 @@ def piece(rank, nbytes, buffer="x"):
     return Slice(rank, buffer, 0, nbytes)
 
 
-def end_of(command, network, beside=None):
-    """When a command of rank 0 ends, beside others on queues of their own."""
-    others = {rank: (queue("nic9", each),) for rank, each in (beside or {}).items()}
-    mine = {0: (queue("nic0", command), *others.pop(0, ()))}
-    return spans(made(network.num_ranks, mine | others), network)[0, "nic0", 0][1]
+def end_of(command, network, others=None):
+    """When a command of rank 0 ends, next to others on queues of their own."""
+    more = {rank: (queue("nic9", each),) for rank, each in (others or {}).items()}
+    mine = {0: (queue("nic0", command), *more.pop(0, ()))}
+    return spans(made(network.num_ranks, mine | more), network)[0, "nic0", 0][1]
 
 
 # Each takes 10 MB over a port of 10 GB/s as often as it says: so many milliseconds.

@@ -94,8 +94,8 @@ def test_the_slices_of_a_kernel_are_part_of_its_traffic():
 def test_a_kernel_in_a_lane_uses_the_memory_of_its_rank():
     work = {r: (queue("stream0", launch((matmul(0, nbytes=BYTES),), units=1)),) for r in range(2)}
     assert seconds(work) == close(1 * MS)
-    beside = {0: (*work[0], queue("nic0", move(0, 1, BYTES)))}
-    assert seconds(beside) == close(2 * MS)
+    together = {0: (*work[0], queue("nic0", move(0, 1, BYTES)))}
+    assert seconds(together) == close(2 * MS)
 
 
 @settings(max_examples=40, derandomize=True)
@@ -129,7 +129,7 @@ def test_what_a_collectives_kernel_brings_passes_the_receivers_memory_again(stag
     assert seconds(work, kernels(staging=staging)) == close((1 + staging) * MS)
 
 
-# Beside a kernel that is staged: none of these is.
+# Next to a kernel that is staged: none of these is.
 UNSTAGED = {
     "what a kernel brings to its own rank": gather((move(1, 0, BYTES),)),
     "a copy inside": gather((move(0, 0, BYTES // 2),)),

@@ -159,7 +159,7 @@ def test_without_other_sizes_it_takes_what_simulate_says(held_up, mask):
 
 
 def test_an_engine_that_reads_another_rank_asks_it_first():
-    """The link's latency there and back, 50 us each, beside 4 us to start."""
+    """The link's latency there and back, 50 us each, and 4 us to start."""
     network = replace(machine(2), levels=(Level("switch", 2, 10 * GB, 50 * US),))
     schedule = made(2, {0: (queue("copy0", move(1, 0, 10 * MB)),)})
     want = simulate(schedule, network).seconds

@@ -66,8 +66,8 @@ def test_a_signal_that_no_copy_of_its_engine_precedes_has_nothing_to_wait_for():
     alone = made(2, {0: (queue("copy0", tell(0), move(0, 1, 1000)),)})
     found = spans(alone, machine(device=device))
     assert found[0, "copy0", 0] == (0, 0)
-    beside = made(2, {0: (queue("copy0", move(0, 1, 1000)), queue("copy1", tell(0)))})
-    found = spans(beside, machine(device=device))
+    together = made(2, {0: (queue("copy0", move(0, 1, 1000)), queue("copy1", tell(0)))})
+    found = spans(together, machine(device=device))
     assert found[0, "copy1", 0] == (0, 0)
     elsewhere = made(2, {0: (queue("nic0", move(0, 1, 1000), tell(0)), queue("copy1", tell(0)))})
     found = spans(elsewhere, machine(device=device))
@@ -178,7 +178,7 @@ TREE = bare(Level("switch", 2, 10 * GB, 1 * US), Level("switch", 2, 10 * GB, 10 
         (Copy(x(1), y(0)), 2 * 1 * US),
         (Copy(x(2), y(0)), 2 * 10 * US),
         (Copy(x(3), y(0)), 2 * 11 * US),
-        (Copy(x(3), y(3)), 2 * 11 * US),  # whoever it is for, who runs it asks
+        (Copy(x(3), y(3)), 2 * 11 * US),  # the rank that runs it asks, not the one it is for
         (Reduce((x(0), x(1), x(3), x(2)), y(0)), 2 * 11 * US),  # all at once
         (Reduce((x(0), x(0)), y(3)), 0),
     ],

@@ -128,10 +128,10 @@ def test_a_lane_that_computes_and_one_that_copies_share_the_units_of_their_launc
 
 
 def test_a_kernel_in_a_lane_does_not_run_on_units_outside():
-    """A bare kernel beside it has all units that the launch does not hold."""
+    """A bare kernel next to it has all units that the launch does not hold."""
     inside = queue("stream0", launch((matmul(1 * MS, units=20),), units=20))
-    beside = queue("stream1", matmul(1 * MS, units=80))
-    found = spans(made(1, {0: (inside, beside)}), machine(1, device=FREE))
+    other = queue("stream1", matmul(1 * MS, units=80))
+    found = spans(made(1, {0: (inside, other)}), machine(1, device=FREE))
     assert found[0, "stream0", 0][1] == found[0, "stream1", 0][1] == close(1 * MS)
 
 
@@ -143,8 +143,8 @@ def test_a_kernel_takes_its_work_over_the_units_it_may_use(units, held):
     alone = simulate(made(1, {0: (masked,)}), machine(1, device=FREE)).seconds
     assert alone == close(100 / units * MS)
     fast = machine(2, rate=1e-3 * GB, device=FREE)
-    beside = spans(made(2, {0: (hold, masked)}), fast)[0, "stream0", 0][1]
-    assert beside == close(100 / min(units, 100 - held) * MS if held < 100 else 1000 + 0.1 / units)
+    end = spans(made(2, {0: (hold, masked)}), fast)[0, "stream0", 0][1]
+    assert end == close(100 / min(units, 100 - held) * MS if held < 100 else 1000 + 0.1 / units)
 
 
 @pytest.mark.parametrize("turned", [False, True])

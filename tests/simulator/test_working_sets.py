@@ -1,4 +1,4 @@
-"""Cores of one memory: what is in use decides the rate, and who copies beside whom."""
+"""Cores of one memory: what is in use decides the rate, and which cores copy at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The long soak: ``python -m tests.soak --minutes 60``.
 
-Pieces in turn, each a program of its own: mixed collectives in flight beside each other, ranks
-that are killed, stopped or raise, worlds made and ended; all beside a process that keeps a core
+Pieces in turn, each a program of its own: several collectives in flight, ranks
+that are killed, stopped or raise, worlds made and ended; all next to a process that keeps a core
 busy. A byte that is wrong, a survivor told the wrong thing, or anything that grows or stays ends
 it with 1. A line for all of it is appended to the results.
 """

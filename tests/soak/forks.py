@@ -14,7 +14,7 @@ from weft._core import die_with
 
 
 def forked(run: Callable[[], object]) -> int:
-    """Let a process do something that ends with this one; 0 is the code of success."""
+    """Run something in a process that ends with this one; 0 is the code of success."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -31,7 +31,7 @@ def forked(run: Callable[[], object]) -> int:
 
 
 def answers_of(num_ranks: int, rank_main: Callable[[int, Path], str]) -> list[str]:
-    """Let ``rank_main(rank, folder)`` run in a process each; give what they answered."""
+    """Run ``rank_main(rank, folder)`` in a process for each rank; return their answers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 

@@ -39,7 +39,7 @@ def held() -> Held:
 
 
 def grown(samples: list[Held]) -> str:
-    """Say what the last quarter of a run holds more than the second quarter, if it is more.
+    """Return what the last quarter of a run holds more than the second quarter, if it is more.
 
     The first quarter warms up: caches fill. Private memory moves by some megabytes with the
     schedules that are prepared at the moment; a leak of 200 bytes a call would be 10 MB in

@@ -77,7 +77,7 @@ class Rooms:
         self._at = 0
 
     def renew(self) -> None:
-        """Give the arena back and take another. Collective."""
+        """Free the arena and allocate another. Collective."""
         nbytes = self._arena.size
         self._world.free(self._arena)
         self._arena = self._world.empty(nbytes, "uint8")

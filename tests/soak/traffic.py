@@ -172,7 +172,7 @@ def rank_main(rank: int, folder: Path, seed: int, count: int, asks: int) -> str:
 
 
 def main(seed: int, count: int, asks: int) -> list[str]:
-    """Give the ranks' reports."""
+    """Return the ranks' reports."""
     torch.set_num_threads(1)
     return answers_of(RANKS, partial(rank_main, seed=seed, count=count, asks=asks))
 

@@ -286,7 +286,7 @@ def carry_out(trial: Trial) -> dict[str, Any]:
 
 
 def kill_all(trial: Trial) -> dict[str, Any]:
-    """Kill all ranks and whoever started them, at once; then start again beside a live world."""
+    """Kill all ranks and their launcher at once; then start again next to a live world."""
     alive = create_segment(2)
     with tempfile.TemporaryDirectory() as folder:
         leader = os.fork()

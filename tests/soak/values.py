@@ -73,7 +73,7 @@ def as_bytes(values: Array, dtype: str) -> Array:
 
 
 def case_of(ask: Ask, num_ranks: int, me: int, seed: int) -> Case:
-    """Give what rank ``me`` gives and wants."""
+    """Return what rank ``me`` gives and wants."""
     ranks = range(num_ranks)
 
     def part(rank: int, number: int = 0, count: int | None = None) -> Array:

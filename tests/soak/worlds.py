@@ -22,7 +22,7 @@ _SAMPLES = 40
 
 
 def rank_main(rank: int, seed: int, count: int) -> dict[str, object]:
-    """Join so many worlds, one after another; give what was wrong and what was held."""
+    """Join so many worlds, one after another; return what was wrong and what was held."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -41,7 +41,7 @@ def rank_main(rank: int, seed: int, count: int) -> dict[str, object]:
 
 
 def _use(world: World, size: int, *, later: bool) -> bool:
-    """Sum and gather once; sometimes one of them beside the other."""
+    """Sum and gather once; sometimes both at once."""
     x = np.full(size, world.rank + 1.0, np.float32)
     mine, out = np.full(64, world.rank, np.int32), np.empty(64 * RANKS, np.int32)
     work = world.all_reduce(x, async_op=later)
@@ -53,7 +53,7 @@ def _use(world: World, size: int, *, later: bool) -> bool:
 
 
 def main(seed: int, count: int) -> list[str]:
-    """Give what the ranks say."""
+    """Return what the ranks say."""
     return answers_of(RANKS, lambda rank, _: json.dumps(rank_main(rank, seed, count)))
 
 

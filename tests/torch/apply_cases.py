@@ -47,7 +47,7 @@ def ways(applied: weft.torch.Applied) -> list[tuple[Any, ...]]:
 
 
 def every_collective() -> tuple[Any, ...]:
-    """Call each collective by Gloo, by an algorithm and unplanned; give values and ways."""
+    """Call each collective by Gloo, by an algorithm and unplanned; return values and ways."""
     rank, size = dist.get_rank(), dist.get_world_size()
     plan = plan_of(
         choice("all_reduce", 4000, backend="weft", algorithm="ring"),
@@ -127,7 +127,7 @@ def fused_plan(**changes: Any) -> Plan:
 
 
 def fused_training(rule: Any) -> tuple[Any, ...]:
-    """Train the plain modules, then the same by a plan that fuses; give losses and ways."""
+    """Train the plain modules, then the same by a plan that fuses; return losses and ways."""
     losses = []
     for planned in (False, True):
         model = Small(rule)
@@ -147,7 +147,7 @@ def fused_training(rule: Any) -> tuple[Any, ...]:
 
 
 def contradicted(default_is_faster: bool) -> tuple[Any, ...]:  # noqa: FBT001
-    """Let steps seem to be longer than planned; give what was said and the ways after it."""
+    """Make steps appear longer than planned; return reports and paths after it."""
     model = Small(weft.torch.SGD(0.1))
     plan = fused_plan(baseline=2.0, planned=1.0, high=1.5)
     applied = apply(plan, model)

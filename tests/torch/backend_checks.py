@@ -356,7 +356,7 @@ def wrong_arguments_are_named() -> None:
 
 
 def run_checks(names: list[str]) -> dict[str, str]:
-    """Run the checks; give what went wrong, by name."""
+    """Run the checks; return what went wrong, by name."""
     results = {}
     for name in names:
         try:

@@ -182,7 +182,7 @@ def objects(group):
 
 
 def compare_all(names: list[str]) -> dict[str, str]:
-    """Run each case with both groups; give what went wrong, by name."""
+    """Run each case with both groups; return what went wrong, by name."""
     gloo = dist.new_group(backend="gloo")
     return {name: _compare(CASES[name], gloo) for name in names}
 

@@ -29,7 +29,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 def run_checks(
     names: list[str], checks: Mapping[str, Callable[[], None]] | None = None
 ) -> dict[str, str]:
-    """Run checks; give what each of them found wrong."""
+    """Run checks; return what each of them found wrong."""
     found = {}
     for name in names:
         try:
@@ -58,7 +58,7 @@ def jagged(samples: int, names: tuple[str, ...], seed: int = 5) -> dict[str, tup
 
 
 def mine(samples: int) -> slice:
-    """Give the samples of this rank, the first ranks having one more where they do not share."""
+    """Return the samples of this rank, the first ranks having one more where they do not share."""
     parts = torch.arange(samples).tensor_split(dist.get_world_size())
     part = parts[dist.get_rank()]
     start = sum(len(each) for each in parts[: dist.get_rank()])
@@ -200,7 +200,7 @@ def slices_come_one_after_another() -> None:
 
 
 def order(timeline: Timeline) -> list[tuple[int, str, int, int]]:
-    """Give the commands of every rank as they follow each other."""
+    """Return the commands of every rank as they follow each other."""
     spans = sorted(timeline.spans(), key=lambda s: (s.rank, s.queue, s.start, s.end, s.id))
     return [(span.rank, span.queue, span.lane, span.id) for span in spans]
 
@@ -359,7 +359,7 @@ def plain_and_fused(rule: Any = None) -> list[Any]:
 
 
 def train(bag: Any, step: int) -> Tensor:
-    """Give the rows of this rank's samples, after a step that changed the table."""
+    """Return the rows of this rank's samples, after a step that changed the table."""
     size = 4 * dist.get_world_size()
     indices, borders = jagged(size, ("a",), seed=step)["a"]
     holds = bool(bag.sharding.of(dist.get_rank()))

@@ -204,7 +204,7 @@ def proof(fell_back: bool) -> tuple[Any, ...]:  # noqa: FBT001 - one fact
 
 
 def contradicted() -> tuple[Any, ...]:
-    """Let steps by plan take longer than the default is predicted to; return what follows."""
+    """Make planned steps take longer than the default is predicted to; return what follows."""
     now = [0.0]
     job = RecordedJob(clock=lambda: now[0])
     model = model_of()

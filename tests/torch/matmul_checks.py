@@ -40,7 +40,7 @@ def part(whole: Tensor, dim: int) -> Tensor:
 
 
 def trained(layer: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the result and the gradient of the input."""
+    """Return the result and the gradient of the input."""
     given = x.clone().requires_grad_()
     y = layer(given)
     (y * grad).sum().backward()

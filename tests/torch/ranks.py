@@ -1,4 +1,4 @@
-"""Start ranks that have a weft group, and a Gloo group beside it."""
+"""Start ranks that have a weft group, and a Gloo group for comparison."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ Prepare = tuple[Callable[..., None], Any]  # called with the rank and what stand
 def on_ranks(
     function: Callable[..., Any], num_ranks: int, *args: Any, prepare: Prepare | None = None
 ) -> list[Any]:
-    """Call ``function(*args)`` on ranks whose default group is weft's; give what they return."""
+    """Call ``function(*args)`` on ranks whose default group is weft's; return what they return."""
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         return weft.spawn(_on_rank, num_ranks, store, function, args, prepare, timeout=60)

@@ -1,4 +1,4 @@
-"""What every collective of torch.distributed gives, beside Gloo."""
+"""What every collective of torch.distributed returns, compared with Gloo."""
 
 import pytest
 

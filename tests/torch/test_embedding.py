@@ -26,7 +26,7 @@ def test_checks(checked, name):
 
 
 def _look_up(indices, offsets):
-    """Give what went wrong: rank 0 has the wrong bags, the other one right ones."""
+    """Return what went wrong: rank 0 has the wrong bags, the other one right ones."""
     bag = EmbeddingAllToAll({"clicks": (10, 8), "b": (5, 4)}, sharding=["table-wise", "table-wise"])
     wrong = "clicks" in bag.weights
     try:

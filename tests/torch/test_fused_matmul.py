@@ -27,7 +27,7 @@ def test_checks(checked, name):
 
 
 def _with_other_shapes():
-    """Give what went wrong where one rank has twice as many rows."""
+    """Return what went wrong where one rank has twice as many rows."""
     layer = LinearReduceScatter(8, 4, fuse=True)
     try:
         layer(torch.zeros(4 * (1 + dist.get_rank()), 4))
@@ -37,7 +37,7 @@ def _with_other_shapes():
 
 
 def _with_a_fault_inside():
-    """Give what went wrong where a product of one rank cannot be taken."""
+    """Return what went wrong where a product of one rank cannot be taken."""
     layer = LinearReduceScatter(8, 4, fuse=True)
     if dist.get_rank() == 1:
         layer.weight.data = torch.zeros(4, 4, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What fusing saves in simulation, beside what was published."""
+"""What fusing saves in simulation, compared with what was published."""
 
 import pytest
 

@@ -26,7 +26,7 @@ class Do:
 
 
 def play(steps, *, tail=10.0, offset=0.0):
-    """Give the events of steps, each a list of what the host asks for, and where they begin."""
+    """Return the events of steps, each a list of what the host asks for, and where they begin."""
     host, events, begins, number = offset, [], [], 0
     front: dict[int, float] = {}
     for index, step in enumerate(steps):
@@ -69,7 +69,7 @@ def _written(do, place, number, call, run):
 
 
 def recorded(folder, steps, *, name="t.json", rank=0, **more):
-    """Give a played job as a Trace, and its measured periods in seconds."""
+    """Return a played job as a Trace, and its measured periods in seconds."""
     events, begins = play(steps, **more)
     path = folder / name
     path.write_bytes(text(events, rank=rank))

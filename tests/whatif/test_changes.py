@@ -15,7 +15,7 @@ from weft.whatif import NAMES, what_if
 from weft.whatif.change import change
 from weft.whatif.model import model_of
 
-# A collective that nothing hides, then one beside a long kernel; the host waits at the end.
+# An exposed collective, then one overlapped with a long kernel; the host waits at the end.
 STEP = [
     Do(seconds=300.0),
     Do(stream=20, seconds=900.0, after=(0,), nccl=True),

@@ -80,7 +80,7 @@ def test_one_step_is_replayed_from_itself_with_what_was_left_to_do(tmp_path):
 
 
 def _one_step_with_backlog():
-    """Give a step that begins with a wait for 600 us of work nobody saw launched."""
+    """Return a step that begins with a wait for 600 us of work nobody saw launched."""
     wait = event("cudaDeviceSynchronize", "cuda_runtime", 10.0, 600.0, 1)
     old = event("k", "kernel", -100.0, 705.0, 7, stream=7, device=0, correlation=1)
     call = event("cudaLaunchKernel", "cuda_runtime", 700.0, 5.0, 1, correlation=2)

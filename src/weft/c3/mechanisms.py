@@ -29,7 +29,7 @@ MECHANISMS = (
     Mechanism("waves", "tiles do not divide evenly among the units that are left"),
     Mechanism("admission", "workgroups that come second wait for slots that come free"),
     Mechanism("cache", "lines of too many workgroups in flight drive each other out of the L2"),
-    Mechanism("requests", "memory serves whoever has more requests in flight"),
+    Mechanism("requests", "memory serves requests in proportion to those in flight"),
     Mechanism("load", "under load a request takes longer, and a copy has no more of them"),
     Mechanism("clock", "the watts of traffic lower the clock of a device at its power limit"),
     Mechanism("staging", "what a collective kernel brings passes a buffer of the receiver"),

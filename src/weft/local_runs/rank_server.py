@@ -77,7 +77,7 @@ def _reply(rank: ServedRank, works: dict[str, RankWork], asked: dict[str, Any]) 
             case _:
                 works.pop(name).free()
                 return {}
-    except Exception as error:  # noqa: BLE001 - whoever asked says what it was
+    except Exception as error:  # noqa: BLE001 - the caller reports it
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -283,7 +283,7 @@ def check_limits(limits: Limits) -> None:
 
 
 def _room(graph: StepGraph, platform: Platform, limits: Limits, *, anyway: bool = False) -> int:
-    """Check limits; give the bytes that a plan may use beyond what the step needs."""
+    """Check limits; return the bytes that a plan may use beyond what the step needs."""
     check_limits(limits)
     has = platform.require_device().memory_bytes
     allowed = has if limits.memory is None else limits.memory

@@ -219,7 +219,7 @@ class Sharder:
         return ShardingPlan(name, placed, lookups + exchange, used, lookups, exchange, slowest)
 
     def _exchange(self, dims: Floats) -> float:
-        """Price both exchanges: whoever sends most decides (arXiv 2404.12674).
+        """Price both exchanges: the rank that sends most decides (arXiv 2404.12674).
 
         Nobody receives more: that is the sum of what the others send to one rank.
         """

@@ -59,7 +59,7 @@ class Communicator(Faults):
         self._own_core = own_core(rank, masks)
         self.stages = not (self._can_read_all() or (allow_sibling_reads() and self._can_read_all()))
         self.member.set_staging(self.stages, STAGED_BYTES)
-        # All have mapped it; without a name nothing is left behind, whoever is killed.
+        # All have mapped it; without a name nothing is left behind if a rank is killed.
         if rank == 0:
             self.member.unlink()
         self.member.set_timeout(timeout)

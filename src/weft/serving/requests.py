@@ -30,7 +30,7 @@ def arriving(
 ) -> list[Request]:
     """Make ``count`` requests that come by chance, ``rate`` a second; endless: all at once.
 
-    At least one token of a prompt is computed: whoever answers needs what the last one says.
+    At least one token of a prompt is computed: the first answer needs the output of the last one.
     """
     if count < 1 or prompt < 1 or output < 1:
         raise UsageError(

@@ -55,7 +55,7 @@ def grid_sizes(rows: Rows, size: Floats) -> None:
 def byte_weight(platform: Platform, units: int) -> float:
     """Bytes that a GEMM has in flight for each that one of a collective's transfers has.
 
-    Memory serves requests as they come, so whoever has more of them in flight gets more of it.
+    Memory serves requests as they come, so a kernel with more of them in flight gets more of it.
     A transfer has as many as fill its link, a GEMM ``overcommit`` times what fills the memory.
     Rates are shared evenly between flows, so its flow is counted in pieces of that weight.
     """

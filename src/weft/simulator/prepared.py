@@ -1,7 +1,7 @@
 """A schedule priced once and let run many times, with other sizes in the same places.
 
 A pair of a GEMM and a collective has some fifty rows whatever its sizes. Pricing them anew takes
-a hundred times as long as letting them run, so whoever asks ten thousand times prices one and
+a hundred times as long as letting them run, so a caller that asks ten thousand times prices one and
 changes what depends on the sizes: bytes, tiles, units.
 """
 

@@ -1,4 +1,4 @@
-"""Hooks before and after every collective of a process, whoever issues it.
+"""Hooks before and after every collective of a process, no matter what issues it.
 
 Collectives of C++ process groups (NCCL, Gloo) pass the dispatcher as ops of ``c10d``, whether
 ``torch.distributed``, DDP's reducer or functional collectives issue them. A kernel for the key
