@@ -124,13 +124,13 @@ mutants: install ## COUNT=40 small wrong changes of schedule, simulator and plan
 	$(BIN)/python -m tests.mutation --count $(COUNT)
 
 # Ranks, too: coverage writes itself into every process that inherits its variable.
-coverage: install ## lines of the Python rooms that tests run, by room
+coverage: install ## lines of the Python packages that tests run, by package
 	$(PIP) install --constraint constraints.txt coverage
 	$(BIN)/coverage erase
 	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml PYTHONPATH=$(CURDIR)/tests/coverage \
 	  $(PYTEST) -q -m "not slow" $(TESTS) || true # what failed is said; lines are counted all the same
 	$(BIN)/coverage combine --quiet
-	$(BIN)/python tests/coverage/rooms.py
+	$(BIN)/python tests/coverage/packages.py
 
 build/fuzz/fuzz_%: tests/fuzz/native/fuzz_%.cpp $(wildcard tests/fuzz/native/*.hpp) build/fuzz/driver.o $(NATIVE)
 	$(SANITIZE) $(FUZZ) -fsanitize-coverage=trace-pc $< build/fuzz/driver.o -o $@
@@ -171,10 +171,10 @@ pages: install ## the pages made from results: docs/accuracy.md (fits are made a
 	$(BIN)/python -m validation -o docs/accuracy.md > /dev/null
 	$(BIN)/python -m benchmarks -o docs/performance.md
 
-size: ## lines per room
-	@for room in src/weft/*/ src/weft/*.py native tests; do \
-	  case $$room in *__pycache__*) continue;; esac; \
-	  printf '%6d  %s\n' $$(find $$room -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml' | xargs cat | wc -l) $$room; \
+size: ## lines per package
+	@for package in src/weft/*/ src/weft/*.py native tests; do \
+	  case $$package in *__pycache__*) continue;; esac; \
+	  printf '%6d  %s\n' $$(find $$package -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml' | xargs cat | wc -l) $$package; \
 	done
 
 clean: ## remove what was built, and .venv

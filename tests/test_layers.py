@@ -1,4 +1,4 @@
-"""Which room may import which, read from the source alone."""
+"""Which layer may import which, read from the source alone."""
 
 import ast
 import sys
@@ -11,8 +11,8 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-# room: the rooms it may import besides itself, errors and units
-ROOMS: dict[str, set[str]] = {
+# layer: the layers it may import besides itself, errors and units
+LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "schedule": set(),
@@ -25,28 +25,28 @@ ROOMS: dict[str, set[str]] = {
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
     "runtime": {"schedule", "timeline", "hardware", "collectives", "compress", "_core"},
 }
-ROOMS["step"] = {"schedule", "timeline", "hardware", "cost", "simulator", "_core"}
-ROOMS["models"] = {"schedule", "hardware", "step"}
-ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
-ROOMS["gpu"] = {"schedule", "hardware"}
-ROOMS["planner"] = set(ROOMS) - {"runtime"}
-ROOMS["serving"] = {"planner", *ROOMS["planner"]}
-ROOMS["sweep"] = set()
-ROOMS["trace"] = {"schedule", "timeline", "hardware", "cost", "planner", "step", "_core"}
-ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
-ROOMS["api"] = {"whatif", *ROOMS["whatif"]}
-ROOMS["torch"] = {"_core", *ROOMS}
-ROOMS["calibration"] = {"_core", *ROOMS}
-ROOMS["local_runs"] = {"_core", *ROOMS}
-ROOMS["report"] = {"_core", *ROOMS}
-ROOMS |= {room: {"_core", "cli", "weft", *ROOMS} for room in ("cli", "weft", "__main__")}
+LAYERS["step"] = {"schedule", "timeline", "hardware", "cost", "simulator", "_core"}
+LAYERS["models"] = {"schedule", "hardware", "step"}
+LAYERS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
+LAYERS["gpu"] = {"schedule", "hardware"}
+LAYERS["planner"] = set(LAYERS) - {"runtime"}
+LAYERS["serving"] = {"planner", *LAYERS["planner"]}
+LAYERS["sweep"] = set()
+LAYERS["trace"] = {"schedule", "timeline", "hardware", "cost", "planner", "step", "_core"}
+LAYERS["whatif"] = {"trace", "planner"} | LAYERS["trace"] | LAYERS["planner"]
+LAYERS["api"] = {"whatif", *LAYERS["whatif"]}
+LAYERS["torch"] = {"_core", *LAYERS}
+LAYERS["calibration"] = {"_core", *LAYERS}
+LAYERS["local_runs"] = {"_core", *LAYERS}
+LAYERS["report"] = {"_core", *LAYERS}
+LAYERS |= {layer: {"_core", "cli", "weft", *LAYERS} for layer in ("cli", "weft", "__main__")}
 
-# package: the rooms that may import it; the standard library is free to all
-ANY_ROOM = set(ROOMS) - {"errors", "units"}
+# package: the layers that may import it; the standard library is free to all
+ANY_LAYER = set(LAYERS) - {"errors", "units"}
 PACKAGES = {
-    "numpy": ANY_ROOM,
-    "msgspec": ANY_ROOM,
-    "tomli": ANY_ROOM,
+    "numpy": ANY_LAYER,
+    "msgspec": ANY_LAYER,
+    "tomli": ANY_LAYER,
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli", "report"},
@@ -54,12 +54,12 @@ PACKAGES = {
     "distributed": {"sweep"},
     "pyarrow": {"cli"},
     "yaml": {"models"},
-    "torch": ANY_ROOM,  # in the files that say so: see the test below
-    "triton": ANY_ROOM,
+    "torch": ANY_LAYER,  # in the files that say so: see the test below
+    "triton": ANY_LAYER,
 }
 OPTIONAL = {"torch", "triton", "pandas"}
 OPTIONAL |= {"distributed", "pyarrow", "yaml"}
-# A lower room that may load a higher one on demand, because only some of its calls need it.
+# A lower layer that may load a higher one on demand, because only some of its calls need it.
 ON_DEMAND = {
     ("weft.models.find", "weft.torch.capture.capture_step.capture"),
     ("weft.torch.monitoring.overlap_report", "weft.report.analysis_page.page"),  # if HTML is wanted
@@ -76,8 +76,8 @@ class Module:
     is_package: bool = False
 
     @property
-    def room(self) -> str:
-        return room_of(self.name)
+    def layer(self) -> str:
+        return layer_of(self.name)
 
     def imports(self) -> Iterator["Import"]:
         return self._walk(ast.parse(self.source), function="")
@@ -127,17 +127,17 @@ class Import:
         if self.function and (self.module.name, self.target) in ON_DEMAND:
             return True
         if self.package == "weft":
-            room = room_of(self.target)
-            shared = {self.module.room, "errors", "units"}
-            return room in shared | ROOMS.get(self.module.room, set())
+            layer = layer_of(self.target)
+            shared = {self.module.layer, "errors", "units"}
+            return layer in shared | LAYERS.get(self.module.layer, set())
         if self.package in sys.stdlib_module_names:
             return True
-        return self.module.room in PACKAGES.get(self.package, set())
+        return self.module.layer in PACKAGES.get(self.package, set())
 
     @property
     def is_in_its_place(self) -> bool:
         """Inside a function stand only optional dependencies, cli verbs and ``__getattr__``."""
-        at_top = self.function in ("", TYPING) or self.module.room == "cli"
+        at_top = self.function in ("", TYPING) or self.module.layer == "cli"
         at_top |= (self.module.name, self.target) in ON_DEMAND
         on_demand = self.function == "__getattr__" and self.module.is_package
         return at_top or on_demand or self.package in OPTIONAL or self._leads_to_optional
@@ -145,7 +145,7 @@ class Import:
     @property
     def _leads_to_optional(self) -> bool:
         parts = self.target.split(".")
-        return room_of(self.target) in OPTIONAL or any(
+        return layer_of(self.target) in OPTIONAL or any(
             part.startswith(("torch_", "triton_")) for part in parts
         )
 
@@ -155,18 +155,18 @@ class Import:
         if self.package == "triton":
             return name.startswith("triton_")
         if self.package == "torch":
-            return self.module.room in ("torch", "gpu") or name.startswith(("torch_", "triton_"))
+            return self.module.layer in ("torch", "gpu") or name.startswith(("torch_", "triton_"))
         return True
 
 
-def room_of(name: str) -> str:
-    """Name the room of a module: ``weft.schedule.ir`` is in ``schedule``, a value of weft in weft.
+def layer_of(name: str) -> str:
+    """Name the layer of a module: ``weft.schedule.ir`` is in ``schedule``, a value of weft in weft.
 
-    >>> room_of("weft.schedule.ir"), room_of("weft"), room_of("weft.simulate")
+    >>> layer_of("weft.schedule.ir"), layer_of("weft"), layer_of("weft.simulate")
     ('schedule', 'weft', 'weft')
     """
     first = [*name.split("."), "weft"][1]
-    return first if first in {"_core", *ROOMS} else "weft"
+    return first if first in {"_core", *LAYERS} else "weft"
 
 
 def read_module(path: Path) -> Module:
@@ -207,12 +207,12 @@ every_module = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.k
 
 
 @every_module
-def test_a_module_stands_in_a_room_of_the_table(module):
-    assert module.name.split(".")[1:2] in ([], [module.room])
+def test_a_module_stands_in_a_layer_of_the_table(module):
+    assert module.name.split(".")[1:2] in ([], [module.layer])
 
 
 @every_module
-def test_a_room_imports_only_what_it_may(module):
+def test_a_layer_imports_only_what_it_may(module):
     assert not [str(i) for i in module.imports() if not i.is_allowed]
 
 
@@ -230,8 +230,8 @@ def test_no_module_needs_itself():
     assert not find_cycle(MODULES)
 
 
-def test_a_module_of_no_room_is_found():
-    assert Module("weft.elsewhere.ir", "").room != "elsewhere"
+def test_a_module_of_no_layer_is_found():
+    assert Module("weft.elsewhere.ir", "").layer != "elsewhere"
 
 
 @pytest.mark.parametrize(
