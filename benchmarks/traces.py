@@ -24,7 +24,7 @@ QUESTION = "How long does it take to load and analyse a trace, and how much memo
 
 EVENTS = 100_000
 _REAL = "hta_traces/recsys_8xA100_rank3.json.gz"  # 109,123 events
-_PATIENCE = 900.0  # seconds for one trace
+_TIMEOUT = 900.0  # seconds for one trace
 _PEERS = ("hta",)
 
 
@@ -87,7 +87,7 @@ def _measured(case: _Case, path: Path, options: Options) -> Row:
     found: dict[str, Any] = {}
 
     def weft() -> float:
-        cost = cost_of("benchmarks.traces:analyzed", str(path), timeout=_PATIENCE)
+        cost = cost_of("benchmarks.traces:analyzed", str(path), timeout=_TIMEOUT)
         peaks["weft"] = max(peaks.get("weft", 0), cost.peak_bytes)
         found.update(cost.value)
         return cost.wall
@@ -111,9 +111,7 @@ def _ask_hta(path: Path) -> dict[str, Any]:
     script = Path(__file__).with_name("hta_reader.py")
     command = [str(home / "bin" / "python"), str(script), str(path)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         spoken = str(getattr(error, "stderr", "") or error).strip().splitlines()

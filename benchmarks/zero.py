@@ -16,7 +16,7 @@ STEPS = 160
 CODECS = ("none", "bf16", "int8")
 _WIDTH, _LAYERS = 256, 4
 _LAST = 20  # steps whose mean loss is compared
-_PATIENCE = 24.0  # seconds for all steps of one codec: with starting, the bench ends in two minutes
+_BUDGET = 24.0  # seconds for all steps of one codec: with starting, the bench ends in two minutes
 
 
 def run(options: Options) -> Iterator[Row]:
@@ -27,7 +27,7 @@ def run(options: Options) -> Iterator[Row]:
             cases = {name: {"codec": name, "width": _WIDTH, "layers": _LAYERS} for name in codecs}
             entries = {name: ContestEntry(teams["dist"], case) for name, case in cases.items()}
             steps = options.rounds if options.rounds > _LAST else STEPS
-            outcome = compete(entries, steps, patience=_PATIENCE)
+            outcome = compete(entries, steps, budget=_BUDGET)
             plain = outcome.answers["none"][-HOSTS:]
             for name in codecs:
                 held = outcome.answers[name][-HOSTS:]

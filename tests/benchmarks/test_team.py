@@ -125,7 +125,7 @@ def test_whoever_does_not_go_is_ended_with_all_it_started(log, monkeypatch):
 
 def test_an_entry_that_takes_very_long_has_fewer_rounds(fake, monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
-    monkeypatch.setattr(contest, "_PATIENCE", 1e-9)
+    monkeypatch.setattr(contest, "_BUDGET", 1e-9)
     outcome = compete(
         {"slow": ContestEntry(fake(), {}), "slower": ContestEntry(fake(), {})}, rounds=3
     )
@@ -136,7 +136,7 @@ def test_an_entry_that_takes_very_long_has_fewer_rounds(fake, monkeypatch):
 def test_a_call_that_outlasts_all_rounds_is_made_twice_only(fake, log, monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     contestant = fake(num_ranks=1)
-    outcome = compete({"slow": ContestEntry(contestant, {})}, rounds=3, patience=1e-9)
+    outcome = compete({"slow": ContestEntry(contestant, {})}, rounds=3, budget=1e-9)
     assert len(outcome.times["slow"]) == len(outcome.answers["slow"]) == 1
     assert len(log.read_text().split()) == 2
 

@@ -25,7 +25,7 @@ from weft.fused.torch_shared_memory import SharedFileMemory
 from weft.fused.triton_launch import RowSegment, TableRows
 
 RANKS = 3
-PATIENCE = 10**6  # polls; one takes tens of microseconds here
+MAX_POLLS = 10**6  # polls; one takes tens of microseconds here
 ROWS = 11
 LAST = (1 << 31) - 1  # of int32
 
@@ -134,9 +134,9 @@ def embedding(
                     epoch=number,
                 )
                 waits.append(in_background(taken))
-        operator.launch(tables, config=config, patience=PATIENCE)
+        operator.launch(tables, config=config, max_polls=MAX_POLLS)
         for part in slices:
-            operator.finish_slice(part, holders, patience=PATIENCE)
+            operator.finish_slice(part, holders, max_polls=MAX_POLLS)
         for wait in waits:
             wait()
         operator.check()
@@ -166,7 +166,7 @@ def gemv(rank: int, folder: Path, epochs: int, features: int = 11) -> None:
         return matrix, torch.randn(tokens, columns, generator=drawn)
 
     for epoch in range(epochs):
-        found = operator.run(*factors(rank, epoch), patience=PATIENCE)
+        found = operator.run(*factors(rank, epoch), max_polls=MAX_POLLS)
         operator.check()
         of_all = [factors(each, epoch) for each in range(RANKS)]
         want = torch.stack([x @ a.t() for a, x in of_all]).sum(0)
@@ -199,9 +199,9 @@ def gemm(rank: int, folder: Path, epochs: int) -> None:
                 count = counts[target][expert]
                 segments.append(RowSegment(target, row, count, expert, place))
                 row, place = row + count, place + count
-        operator.launch(a, b.transpose(1, 2), segments, config=config, patience=PATIENCE)
+        operator.launch(a, b.transpose(1, 2), segments, config=config, max_polls=MAX_POLLS)
         slices = [operator.slices_of(cases[of][2][rank], config.block_m) for of in range(RANKS)]
-        found = operator.finish(slices, patience=PATIENCE)
+        found = operator.finish(slices, max_polls=MAX_POLLS)
         operator.check()
         want = []
         for x, y, theirs in cases:

@@ -25,7 +25,7 @@ ROOMS = {
     "planner": ("tests/planner", "tests/cli/test_plan.py", "tests/cli/test_predict.py"),
 }
 _QUICK = "not (multiprocess or torch or triton or netns or browser or slow)"
-_PATIENCE = 240.0  # seconds: a change that makes a test run forever was noticed
+_TIMEOUT = 240.0  # seconds: a change that makes a test run forever was noticed
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def _notices(module: str, site: Site, tests: tuple[str, ...]) -> bool:
             cwd=ROOT,
             env={**environment, "PYTHONPATH": str(ROOT)},
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:

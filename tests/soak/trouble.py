@@ -51,7 +51,7 @@ TOLD = {
     "other dtype": "DisagreeError",
 }
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_PATIENCE = 60.0  # seconds until a rank that says nothing is a failure of the trial
+_TIMEOUT = 60.0  # seconds until a rank that says nothing is a failure of the trial
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Ranks:
 
     def hear(self, ranks: list[int], lines: int) -> bool:
         """Wait until these have said so many lines, or are gone."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         waiting = {self._pipes[rank]: rank for rank in ranks if self._lines(rank) < lines}
         while waiting and (left := deadline - time.monotonic()) > 0:
             for pipe in select.select(list(waiting), [], [], left)[0]:

@@ -40,7 +40,7 @@ MODELS: dict[str, SyntheticModel] = {
     "transformer": SyntheticTransformer("gpt2", 192, 2, 3, 768, 1024, 64, 8),
 }
 _ROUNDS = 6
-_PATIENCE = 4.0  # seconds of rounds per variant of each model
+_BUDGET = 4.0  # seconds of rounds per variant of each model
 _NOISY = 0.1  # fraction of the cores: other processes that use more disturb measurements
 # Seconds after which the tour hurries: ops are priced by cost models instead of timed one by one,
 # and there are fewer rounds.
@@ -120,8 +120,8 @@ class Tour:
                     )
                     for way, path in traces.items()
                 }
-                patience = _PATIENCE if self._has_time else _PATIENCE / 4
-                outcome = compete(entries, _ROUNDS, patience=patience)
+                budget = _BUDGET if self._has_time else _BUDGET / 4
+                outcome = compete(entries, _ROUNDS, budget=budget)
                 self.compared.append(_compared(name, made, outcome))
                 self.written += traces.values()
         print_table(COMPARED, [each.row() for each in self.compared])

@@ -87,17 +87,17 @@ def publish(outputs, flags, rank, index, part, epoch, queue, tail, hip: tl.const
 
 
 @triton.jit
-def arrived(flags, count, epoch, patience, block: tl.constexpr):
+def arrived(flags, count, epoch, max_polls, block: tl.constexpr):
     """Wait until ``count`` flags have reached ``epoch``; return whether they did in time.
 
-    ``block`` is a power of two >= ``count``; ``patience`` is a number of polls.
+    ``block`` is a power of two >= ``count``; ``max_polls`` is a number of polls.
     """
     lane = tl.arange(0, block)
     here = lane < count
     seen = tl.atomic_add(flags + lane, 0, mask=here, sem="acquire", scope="sys")
     late = tl.sum((here & (seen - epoch < 0)).to(tl.int32), axis=0)
     polls = 0
-    while (late > 0) & (polls < patience):
+    while (late > 0) & (polls < max_polls):
         seen = tl.atomic_add(flags + lane, 0, mask=here, sem="acquire", scope="sys")
         late = tl.sum((here & (seen - epoch < 0)).to(tl.int32), axis=0)
         polls += 1

@@ -106,7 +106,7 @@ def embedding_all_to_all_kernel(
     width,  # columns of an output
     local_width,  # columns of this rank's tables
     slice_samples,  # a multiple of ``bags``
-    patience,
+    max_polls,
     bags: tl.constexpr,  # samples of an item, whose rows are under way together
     unroll: tl.constexpr,  # rows of each of these bags that are under way together
     block: tl.constexpr,  # the next power of two of the widest table
@@ -132,7 +132,7 @@ def embedding_all_to_all_kernel(
     chunks = (most_samples + bags - 1) // bags
     per_rank = chunks * num_tables
     remote = (num_ranks - 1) * per_rank
-    if not arrived(own_flags + ready, num_ranks, epoch, patience, peers):
+    if not arrived(own_flags + ready, num_ranks, epoch, max_polls, peers):
         tl.store(trouble + 1, 1)
     else:
         for item in range(tl.program_id(0), num_ranks * per_rank, num_programs):
@@ -197,7 +197,7 @@ def gemv_all_reduce_kernel(
     features,
     part_rows,  # rows that a rank reduces
     columns,
-    patience,
+    max_polls,
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
     peers: tl.constexpr,
@@ -234,7 +234,7 @@ def gemv_all_reduce_kernel(
         stores_done(hip)
         raise_flag(flags, target, number * num_ranks + rank, epoch)
     for number in range(tl.program_id(0), blocks, num_programs):
-        if not arrived(own_flags + number * num_ranks, num_ranks, epoch, patience, peers):
+        if not arrived(own_flags + number * num_ranks, num_ranks, epoch, max_polls, peers):
             tl.store(trouble + 1, 1)
         else:
             inside = number * block_rows + lane
@@ -277,7 +277,7 @@ def gemm_all_to_all_kernel(
     stride_inner,
     stride_column,
     slices,
-    patience,
+    max_polls,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
     block_k: tl.constexpr,
@@ -297,7 +297,7 @@ def gemm_all_to_all_kernel(
         announce(flags, rank, num_ranks, ready, epoch)
     across = (columns + block_n - 1) // block_n
     width = tl.multiple_of(tl.cast(columns, tl.int64), vector)
-    if not arrived(own_flags + ready, num_ranks, epoch, patience, peers):
+    if not arrived(own_flags + ready, num_ranks, epoch, max_polls, peers):
         tl.store(trouble + 1, 1)
     else:
         for item in range(tl.program_id(0), num_tiles * across, num_programs):
@@ -338,7 +338,7 @@ def gemm_all_to_all_kernel(
 
 
 @triton.jit
-def wait_kernel(flags, epochs, trouble, count, patience, block: tl.constexpr):
+def wait_kernel(flags, epochs, trouble, count, max_polls, block: tl.constexpr):
     """Wait until ``count`` flags have reached the epoch; a timeout is reported in ``trouble``."""
-    if not arrived(flags, count, tl.load(epochs), patience, block):
+    if not arrived(flags, count, tl.load(epochs), max_polls, block):
         tl.store(trouble + 1, 1)

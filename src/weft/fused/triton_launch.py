@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-PATIENCE = 1 << 24  # polls of a flag: some 10 s at about a microsecond each
+MAX_POLLS = 1 << 24  # polls of a flag: some 10 s at about a microsecond each
 ELEMENTS = {
     torch.float32: tl.float32,
     torch.float16: tl.float16,
@@ -243,7 +243,7 @@ class FusedOperator:
         self.epochs.advance()
         self.outbox.tail.zero_()
 
-    def wait(self, first: int, count: int, patience: int = PATIENCE) -> None:
+    def wait(self, first: int, count: int, max_polls: int = MAX_POLLS) -> None:
         """Block the stream until some of this rank's flags are raised in this epoch."""
         if count:
             kernels.wait_kernel[(1,)](
@@ -251,7 +251,7 @@ class FusedOperator:
                 self.epochs.on_device,
                 self.trouble,
                 count,
-                patience,
+                max_polls,
                 block=triton.next_power_of_2(count),
             )
 
@@ -323,7 +323,7 @@ class EmbeddingAllToAllOperator(FusedOperator):
         *,
         mean: bool = False,
         config: EmbeddingConfig | None = None,
-        patience: int = PATIENCE,
+        max_polls: int = MAX_POLLS,
     ) -> None:
         """Look up and send; the output is complete after ``finish``."""
         self.begin()
@@ -356,7 +356,7 @@ class EmbeddingAllToAllOperator(FusedOperator):
             self.width,
             local,
             self.slice_samples,
-            patience,
+            max_polls,
             bags=config.bags,
             unroll=config.unroll,
             block=block,
@@ -372,15 +372,15 @@ class EmbeddingAllToAllOperator(FusedOperator):
         )
 
     def finish_slice(
-        self, number: int, senders: Sequence[int], *, patience: int = PATIENCE
+        self, number: int, senders: Sequence[int], *, max_polls: int = MAX_POLLS
     ) -> None:
         """Block the stream until a slice of the output is complete."""
         first = number * self.num_ranks
         if len(senders) == self.num_ranks:
-            self.wait(first, self.num_ranks, patience)
+            self.wait(first, self.num_ranks, max_polls)
         else:
             for sender in senders:
-                self.wait(first + sender, 1, patience)
+                self.wait(first + sender, 1, max_polls)
 
     def slice_rows(self, number: int) -> slice:
         """Return the rows of a slice of this rank's output."""
@@ -420,7 +420,7 @@ class GemvAllReduceOperator(FusedOperator):
         self.results = memory.allocate((tokens, features), torch.float32)
 
     def run(
-        self, matrix: torch.Tensor, vectors: torch.Tensor, *, patience: int = PATIENCE
+        self, matrix: torch.Tensor, vectors: torch.Tensor, *, max_polls: int = MAX_POLLS
     ) -> torch.Tensor:
         """Return the sums in float32, valid until the next call.
 
@@ -446,7 +446,7 @@ class GemvAllReduceOperator(FusedOperator):
             self.features,
             self.part_rows,
             matrix.shape[1],
-            patience,
+            max_polls,
             block_rows=config.block_rows,
             block_columns=config.block_columns,
             peers=self.peers,
@@ -454,7 +454,7 @@ class GemvAllReduceOperator(FusedOperator):
             hip=self.hip,
             **config.options(),
         )
-        self.wait(self.blocks * self.num_ranks, self.blocks * self.num_ranks, patience)
+        self.wait(self.blocks * self.num_ranks, self.blocks * self.num_ranks, max_polls)
         return self.results.mine
 
 
@@ -500,7 +500,7 @@ class GemmAllToAllOperator(FusedOperator):
         segments: Sequence[RowSegment],
         *,
         config: GemmConfig = GEMM_CONFIGS[0],
-        patience: int = PATIENCE,
+        max_polls: int = MAX_POLLS,
     ) -> None:
         """Multiply rows of ``a`` by matrices of ``b`` (matrices x inner x columns), and send them.
 
@@ -536,7 +536,7 @@ class GemmAllToAllOperator(FusedOperator):
             a.shape[1],
             *b.stride(),
             self.num_slices,
-            patience,
+            max_polls,
             block_m=config.block_m,
             block_n=config.block_n,
             block_k=config.block_k,
@@ -552,15 +552,15 @@ class GemmAllToAllOperator(FusedOperator):
         """Return in how many slices segments of so many rows arrive from one rank."""
         return min(self.num_slices, sum(ceil(rows / block_m) for rows in segments))
 
-    def finish(self, slices: Sequence[int], *, patience: int = PATIENCE) -> torch.Tensor:
+    def finish(self, slices: Sequence[int], *, max_polls: int = MAX_POLLS) -> torch.Tensor:
         """Block the stream until so many slices of every rank have arrived; return the rows."""
         for part in range(self.num_slices):
             senders = [rank for rank, count in enumerate(slices) if part < count]
             if len(senders) == self.num_ranks:
-                self.wait(part * self.num_ranks, self.num_ranks, patience)
+                self.wait(part * self.num_ranks, self.num_ranks, max_polls)
             else:
                 for sender in senders:
-                    self.wait(part * self.num_ranks + sender, 1, patience)
+                    self.wait(part * self.num_ranks + sender, 1, max_polls)
         return self.outputs.mine
 
     def _bands(self, segments: Sequence[RowSegment], block_m: int) -> Iterator[list[int]]:

@@ -13,7 +13,7 @@ from weft.local_runs.rank_team import Team
 LONG_ENOUGH = 10e-3  # seconds per measurement: short calls are repeated
 _MOST_CALLS = 1 << 16
 _REST = 2e-3  # seconds in which threads that spun after the last entry go to sleep
-_PATIENCE = 6.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
+_BUDGET = 6.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +65,32 @@ class ContestOutcome:
 
 
 def compete(
-    entries: Mapping[str, ContestEntry], rounds: int, *, patience: float | None = None
+    entries: Mapping[str, ContestEntry], rounds: int, *, budget: float | None = None
 ) -> ContestOutcome:
     """Run all entries in turn, in a random order, and check their results before and after.
 
     An entry that takes very long has fewer rounds than the others, but at least one. If one call
     takes longer than all rounds may, that call is its only round, and it is not checked again.
     """
-    patience = patience or _PATIENCE
+    budget = budget or _BUDGET
     for name, (team, case) in entries.items():
         team.ask("open", name, case=case)
     checked = {name: _answers(name, entry.team) for name, entry in entries.items()}
     answers = {name: before for name, (before, _) in checked.items()}
     received = {name: so_far for name, (_, so_far) in checked.items()}
     tried = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
-    times = {name: [each.seconds] if each.lasts(patience) else [] for name, each in tried.items()}
+    times = {name: [each.seconds] if each.lasts(budget) else [] for name, each in tried.items()}
     foreign = foreign_share()
     order, names = random.Random(0), list(entries)  # noqa: S311 - only to vary who follows whom
     for _ in range(rounds):
         order.shuffle(names)
         for name in names:
             calls = tried[name].calls
-            if sum(times[name]) * calls < patience:
+            if sum(times[name]) * calls < budget:
                 time.sleep(_REST)
                 times[name].append(_slowest(name, entries[name].team, calls))
     for name, entry in entries.items():
-        if not tried[name].lasts(patience):
+        if not tried[name].lasts(budget):
             after, received[name] = _answers(name, entry.team)
             answers[name] += after
         entry.team.ask("close", name)
@@ -116,8 +116,8 @@ class _Tried(NamedTuple):
     calls: int
     seconds: float
 
-    def lasts(self, patience: float) -> bool:
-        return self.calls * self.seconds >= patience
+    def lasts(self, budget: float) -> bool:
+        return self.calls * self.seconds >= budget
 
 
 def _calls_of(name: str, team: Team) -> _Tried:

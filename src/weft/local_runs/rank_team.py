@@ -152,10 +152,10 @@ def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
 
     Its pid stays valid until it is reaped, so the group is signalled before that.
     """
-    for number, patience in ((0, deadline - time.monotonic()), (signal.SIGTERM, 3.0)):
+    for number, seconds in ((0, deadline - time.monotonic()), (signal.SIGTERM, 3.0)):
         if number:
             _signal_group(process.pid, number)
-        if _ends_within(process.pid, patience):
+        if _ends_within(process.pid, seconds):
             break
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()

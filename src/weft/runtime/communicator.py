@@ -331,8 +331,8 @@ def create_segment(num_ranks: int) -> Launcher:
 def join_group(comm: Communicator, ranks: Sequence[int], kind: type[T]) -> T | None:
     """Create a world of ``ranks``: the first creates its segment, the others join it.
 
-    All ranks of the crew meet twice: when the name is known, and when all have come, so that
-    no launcher is closed early. Groups that share no rank are made at the same time.
+    All ranks of the communicator synchronize twice: when the name is known, and when all have
+    joined, so that no launcher is closed early. Groups that share no rank are made at once.
     """
     chosen = sorted(set(ranks))
     outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]

@@ -61,8 +61,8 @@ class PreparedCall(NamedTuple):
 class PreparedCache:
     """Prepares a schedule when a signature is first used, on all ranks together.
 
-    ``desk`` serves those that were made before, without coming here. Both are for the thread that
-    has the turn (``Communicator.alone``); the desk takes it itself.
+    ``dispatch_cache`` serves repeated calls without coming here. Both are for the thread that holds
+    the communicator (``Communicator.exclusive``); the dispatch cache takes it itself.
     """
 
     def __init__(self, comm: Communicator) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
 
 _TRIES = 2  # of a cell whose process died
-_PATIENCE = 5.0  # seconds that a process has to exit
+_TIMEOUT = 5.0  # seconds that a process has to exit
 
 
 @dataclass
@@ -63,10 +63,10 @@ class _WorkerPool:
         self.workers.remove(worker)
         worker.line.close()
         worker.process.terminate()
-        worker.process.join(_PATIENCE)
+        worker.process.join(_TIMEOUT)
         if worker.process.is_alive():
             worker.process.kill()
-            worker.process.join(_PATIENCE)
+            worker.process.join(_TIMEOUT)
 
     def close(self) -> None:
         """Stop all processes."""
@@ -89,20 +89,20 @@ def run_local(
             "Use 1 or more for both.",
         )
     left, tries = deque(numbers), dict.fromkeys(numbers, 0)
-    with closing(_WorkerPool(ask)) as crew:
+    with closing(_WorkerPool(ask)) as pool:
         for _ in range(min(workers, len(left))):
-            _assign(crew.start_worker(), left, cells, tries)
-        while any(worker.number >= 0 for worker in crew.workers):
-            for worker in _wait_for_workers(crew.workers, timeout):
+            _assign(pool.start_worker(), left, cells, tries)
+        while any(worker.number >= 0 for worker in pool.workers):
+            for worker in _wait_for_workers(pool.workers, timeout):
                 answer = _take_answer(worker, tries, timeout)
                 if worker.number < 0:  # it is alive and ready for more
                     _assign(worker, left, cells, tries)
                 else:
                     if answer is None:
                         left.appendleft(worker.number)
-                    crew.stop_worker(worker)
+                    pool.stop_worker(worker)
                     if left:
-                        _assign(crew.start_worker(), left, cells, tries)
+                        _assign(pool.start_worker(), left, cells, tries)
                 if answer is not None:
                     yield answer
 
@@ -122,8 +122,8 @@ def _wait_for_workers(workers: list[_Worker], timeout: float) -> list[_Worker]:
     """Wait for workers that answer, die or time out."""
     busy = {worker.line: worker for worker in workers if worker.number >= 0}
     first = min(worker.since for worker in busy.values())
-    patience = max(0.0, first + timeout - time.monotonic())
-    found = [busy[line] for line in wait(list(busy), patience) if line in busy]
+    remaining = max(0.0, first + timeout - time.monotonic())
+    found = [busy[line] for line in wait(list(busy), remaining) if line in busy]
     now = time.monotonic()
     late = [each for each in busy.values() if now - each.since >= timeout and each not in found]
     return found + late
@@ -139,7 +139,7 @@ def _take_answer(worker: _Worker, tries: dict[int, int], timeout: float) -> Cell
     except (EOFError, OSError):
         if tries[number] < _TRIES:
             return None
-        worker.process.join(_PATIENCE)
+        worker.process.join(_TIMEOUT)
         code = worker.process.exitcode
         return CellAnswer(number, error=f"its process died (exit code {code})", again=True)
     worker.number = -1

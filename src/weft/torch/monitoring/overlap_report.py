@@ -53,18 +53,18 @@ def overlap_report(
     html: str | Path | None = None,
     trace: str | Path | None = None,
     log: Callable[[str], None] = print,
-    patience: float = 60.0,
+    timeout: float = 60.0,
 ) -> "OverlapReport":
     """Return an ``on_trace_ready`` handler of ``torch.profiler.profile``.
 
     Of the profiles that are at least ``every`` steps apart, rank 0 passes three lines to ``log``:
     step, exposed communication, slowest rank. ``html`` is the report that rank 0 writes, ``trace``
     a path with ``{rank}`` at which each rank keeps its profile (a handler can save it only once).
-    A rank that does not answer within ``patience`` seconds is left out.
+    A rank that does not answer within ``timeout`` seconds is left out.
     """
     if every < 1:
         raise UsageError(f"every: must be >= 1 steps (got {every})")
-    return OverlapReport(every, html, trace, log, patience)
+    return OverlapReport(every, html, trace, log, timeout)
 
 
 class RankStampsMessage(msgspec.Struct, frozen=True):
@@ -103,13 +103,13 @@ class OverlapReport:
         html: str | Path | None,
         trace: str | Path | None,
         log: Callable[[str], None],
-        patience: float,
+        timeout: float,
     ) -> None:
         global _count  # noqa: PLW0603 - every rank counts alike
         _count += 1
         self._prefix = f"{_PREFIX}/{_count}"
         self._every, self._html, self._trace, self._log = every, html, trace, log
-        self._patience = patience
+        self._patience = timeout
         self._next, self._profiles = 0, 0
         self.last: tuple[RankSummary, ...] = ()
         self.seconds = 0.0  # that the last report took on this rank
@@ -217,10 +217,10 @@ class OverlapReport:
 class _Exchange:
     """Messages of one profile in the job's store, with a deadline."""
 
-    def __init__(self, prefix: str, patience: float) -> None:
+    def __init__(self, prefix: str, timeout: float) -> None:
         store: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no other door
         self._store, self._prefix = store.clone(), prefix
-        self._until = time.monotonic() + patience
+        self._until = time.monotonic() + timeout
 
     def put(self, key: str, message: bytes) -> None:
         self._store.set(f"{self._prefix}/{key}", message)
