@@ -109,7 +109,7 @@ class OverlapReport:
         _count += 1
         self._prefix = f"{_PREFIX}/{_count}"
         self._every, self._html, self._trace, self._log = every, html, trace, log
-        self._patience = timeout
+        self._timeout = timeout
         self._next, self._profiles = 0, 0
         self.last: tuple[RankSummary, ...] = ()
         self.seconds = 0.0  # that the last report took on this rank
@@ -133,7 +133,7 @@ class OverlapReport:
         rank, size = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
         found = with_host_collectives(replace(self._read(prof, rank), rank=rank))
         digest = digest_of(found)
-        store = _Exchange(f"{self._prefix}/{self._profiles}", self._patience) if size > 1 else None
+        store = _Exchange(f"{self._prefix}/{self._profiles}", self._timeout) if size > 1 else None
         windows: list[TransferWindow | None] | None = None
         late: Sequence[Straggler] = ()
         if store is not None:
