@@ -8,7 +8,7 @@ from weft.errors import FormatError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.models.find import find_workload
 from weft.models.named import generate, tables_of, workload_names
-from weft.models.pipeline import passes
+from weft.models.pipeline import overlapped_passes, passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
 from weft.planner.prices import Prices
 from weft.schedule import Cost
@@ -205,6 +205,25 @@ def test_every_micro_batch_passes_every_chunk_once_each_way(num_stages, turns, c
         if each.forward:
             seen.add(each[1:])
         assert each[1:] in seen  # backward comes after forward
+
+
+@given(
+    num_stages=st.integers(1, 5),
+    turns=st.integers(1, 3),
+    chunks=st.integers(1, 3),
+    data=st.data(),
+)
+def test_overlapped_passes_are_of_different_micro_batches_or_chunks(
+    num_stages, turns, chunks, data
+):
+    stage = data.draw(st.integers(0, num_stages - 1))
+    groups = overlapped_passes(num_stages, stage, num_stages * turns, chunks)
+    every = passes(num_stages, stage, num_stages * turns, chunks)
+    assert sorted(each for group in groups for each in group) == sorted(every)
+    for forward, backward in (group for group in groups if len(group) == 2):
+        assert forward.forward
+        assert not backward.forward
+        assert forward[1:] != backward[1:]
 
 
 def test_an_interleaved_pipeline_ends_sooner():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Literal, NamedTuple
 
 Part = Literal["forward", "backward", "input", "weight"]
@@ -39,23 +40,29 @@ def passes(
     if schedule == "gpipe":
         ahead = [Pass("forward", micro) for micro in range(num_micro)]
         return ahead + [Pass("backward", each.micro) for each in reversed(ahead)]
-    order = _one_forward_one_backward(num_stages, stage, num_micro, num_chunks)
+    order = [*chain(*overlapped_passes(num_stages, stage, num_micro, num_chunks, pairs=False))]
     return _zero_bubble(order, stage) if schedule == "zb" else order
 
 
-def _one_forward_one_backward(
-    num_stages: int, stage: int, num_micro: int, num_chunks: int
-) -> list[Pass]:
+def overlapped_passes(
+    num_stages: int, stage: int, num_micro: int, num_chunks: int, *, pairs: bool = True
+) -> list[tuple[Pass, ...]]:
     """One forward, one backward in turn, after as many forward as keep the other stages busy.
 
     With several chunks a stage holds layers from several places of the model and takes them in
     turns of ``num_stages`` micro batches, which makes the idle ends shorter (arXiv 2104.04473).
+    With ``pairs`` a stage runs one more forward pass ahead, so that a forward and a backward pass
+    of different micro batches stand together and overlap; a stage gets results of a pair when it
+    has ended, which is one more pass ahead for each stage that follows (as if interleaved).
+
+    >>> [len(each) for each in overlapped_passes(1, 0, 3, 1)]
+    [1, 2, 2, 1]
     """
     total = num_micro * num_chunks
     ahead = num_stages - 1 - stage
-    if num_chunks > 1:
+    if num_chunks > 1 or pairs:
         ahead = 2 * ahead + (num_chunks - 1) * num_stages
-    ahead = min(total, ahead)
+    ahead = min(total, ahead + pairs)
     turn = num_stages * num_chunks
 
     def one(number: int, part: Part) -> Pass:
@@ -66,10 +73,11 @@ def _one_forward_one_backward(
         micro = number // turn * num_stages + place % num_stages
         return Pass(part, micro, chunk if part == "forward" else num_chunks - 1 - chunk)
 
-    order = [one(number, "forward") for number in range(ahead)]
+    order: list[tuple[Pass, ...]] = [(one(number, "forward"),) for number in range(ahead)]
     for number in range(total - ahead):
-        order += [one(ahead + number, "forward"), one(number, "backward")]
-    return order + [one(number, "backward") for number in range(total - ahead, total)]
+        pair = one(ahead + number, "forward"), one(number, "backward")
+        order += [pair] if pairs else [(each,) for each in pair]
+    return order + [(one(number, "backward"),) for number in range(total - ahead, total)]
 
 
 def _zero_bubble(order: list[Pass], stage: int) -> list[Pass]:

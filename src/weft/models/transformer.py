@@ -91,6 +91,8 @@ class Transformer:
     moe_every: int = 1  # every n-th layer has experts
     imbalance: float = 1.0  # tokens of the fullest expert over the mean
     capacity: float = 0.0  # at most so many times the mean reach an expert, 0 for no limit
+    dispatcher: str = "alltoall"  # or flex: a token goes once to each node and rank (DeepEP)
+    ep_overlap: bool = False  # experts' exchange runs behind another micro batch's computation
 
     # Ends, and what is trained
     tied: bool = False  # the head has the weights of the embedding
@@ -219,6 +221,11 @@ class Transformer:
     def vocab_of_rank(self) -> int:
         """Entries of the vocabulary on one rank: padded where tp does not divide them."""
         return -(-self.vocab // self.tp)
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether forward and backward passes run in pairs, to hide the exchange of experts."""
+        return self.ep_overlap and self.ep > 1 and self.mode == "train"
 
     @property
     def trains_weights(self) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb")
 RECOMPUTE = ("none", "selective", "full")
+DISPATCHERS = ("alltoall", "flex")
 AT_LEAST_ONE = (
     *("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave"),
     *("cp", "moe_every", "bucket"),
@@ -97,6 +98,7 @@ def _require_words(model: Transformer) -> None:
         ("cp_kind", CP_KINDS),
         ("schedule", SCHEDULES),
         ("recompute", RECOMPUTE),
+        ("dispatcher", DISPATCHERS),
     ):
         if getattr(model, key) not in known:
             raise UsageError(

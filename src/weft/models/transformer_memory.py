@@ -147,10 +147,12 @@ class _Training(_Serving):
         model, many = self.model, self.layout.num_micro
         if model.schedule == "gpipe" and model.pp > 1:
             return [many]
+        more = model.overlaps_experts
         if model.interleave == 1:
-            return [min(model.pp - self.stage, many)]
+            return [min((model.pp - self.stage - 1) * (1 + more) + 1 + more, many)]
         total = many * model.interleave
-        ahead = min(total, 2 * (model.pp - self.stage - 1) + (model.interleave - 1) * model.pp + 1)
+        ahead = 2 * (model.pp - self.stage - 1) + (model.interleave - 1) * model.pp + 1 + more
+        ahead = min(total, ahead)
         turn = model.pp * model.interleave
         kept = [0] * model.interleave
         for number in range(ahead):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes
 from weft.models.building import Ops
-from weft.models.pipeline import Pass, passes
+from weft.models.pipeline import Pass, overlapped_passes, passes
 from weft.models.transformer import Piece
 from weft.models.transformer_layer import Layer
 from weft.models.transformer_layout import Layout
@@ -91,16 +93,50 @@ class Stage:
             for micro in range(self.layout.num_micro):
                 self.write(Pass("forward", micro))
             return made.ops
-        for each in self.order():
-            self.write(each)
+        for group in self.groups():
+            self.write_group(group)
         self.finish()
         return made.ops
 
-    def order(self) -> list[Pass]:
-        """Return the passes of a training step in order."""
-        model = self.model
+    def groups(self) -> list[tuple[Pass, ...]]:
+        """Return the passes of a training step in order, those together that overlap."""
+        model, many = self.model, self.layout.num_micro
+        if model.overlaps_experts:
+            return overlapped_passes(model.pp, self.stage, many, model.interleave)
         schedule = model.schedule if model.pp > 1 else "1f1b"
-        return passes(model.pp, self.stage, self.layout.num_micro, model.interleave, schedule)
+        order = passes(model.pp, self.stage, many, model.interleave, schedule)
+        return [(each,) for each in order]
+
+    def write_group(self, group: Sequence[Pass], *, alone: bool = False) -> None:
+        """Write passes that overlap: each computes while another one exchanges tokens of experts.
+
+        They are written in turns, each up to its next exchange; ``alone`` without what they get
+        from other stages.
+        """
+        made, pieces = self.made, []
+        start = len(made.ops)
+        for each in group:
+            first = len(made.ops)
+            (self.write_alone if alone else self.write)(each)
+            ends = [
+                number + 1
+                for number, op in enumerate(made.ops[first:], first)
+                if op.collective is not None and op.collective.group == "ep"
+            ]
+            pieces.append([range(*span) for span in pairwise([first, *ends, len(made.ops)])])
+        if len(group) == 1:
+            return
+        order = [
+            n for turn in zip_longest(*pieces, fillvalue=range(0)) for span in turn for n in span
+        ]
+        place = {old: start + new for new, old in enumerate(order)}
+        made.ops[start:] = [
+            replace(
+                made.ops[old], after=tuple(sorted(place.get(n, n) for n in made.ops[old].after))
+            )
+            for old in order
+        ]
+        made.awaited = tuple(place.get(n, n) for n in made.awaited)
 
     def write(self, each: Pass) -> None:
         """Write one pass, with what it gets from other stages and gives them."""
@@ -165,6 +201,7 @@ class Stage:
     def send(self, each: Pass, done: int) -> None:
         """Write what a pass gives to another stage, if any."""
         made, pp = self.made, self.model.pp
+        self._enter(each.chunk)
         way, group = (1, "pp") if each.forward else (-1, "pp back")
         if self.last if each.forward else self.first:
             return
