@@ -98,8 +98,10 @@ class Folding:
         """Make the folded step; ``num_micro`` micro batches of it are written one by one."""
         model, layout = self.model, Layout(self.model, self.num_ranks)
         memory, whole = fullest_memory(model, layout), layout.num_micro
-        turn = model.pp if model.interleave > 1 else 1
+        turn = _turn(model)
         wanted = num_micro or _TURNS * model.pp
+        if model.is_dual:  # it is steady behind its first and last passes, two for each stage
+            wanted = max(wanted, 2 * _TURNS * model.pp)
         kept = whole - max(0, whole - wanted) // turn * turn
         layout.num_micro = kept
         steps = []
@@ -114,19 +116,27 @@ class Folding:
     def _stage(self, stage: Stage, left_out: int) -> list[Op]:
         """Write the passes of a stage, and ``left_out`` more of each where it is steady."""
         groups, middle = stage.groups(), stage.layout.num_micro // 2
+        if self.model.is_dual:  # half of them go each way
+            middle, left_out = middle // 2, left_out // 2
         lumped = self.model.schedule == "gpipe" and self.model.pp > 1
         told: set[bool] = set()
         for group in groups:
             each = group[0]
             way = each.forward if lumped else True  # gpipe has all forward passes first
             due = each.micro == middle and (lumped or each.forward)
-            if self.model.overlaps_experts:  # where every stage is steady: in pairs
+            if self._pairs:  # where every stage is steady
                 due = each.micro >= middle and len(group) > 1
             if left_out and due and way not in told:
                 told.add(way)
-                mine = [one for each in groups for one in each if one.micro == middle]
-                mine = [one for one in mine if not lumped or one.forward == way]
-                self._add_left_out(stage, self._steady(mine), left_out)
+                mine = [one for one in groups if one[0].micro == middle]
+                mine = [one for one in mine if not lumped or one[0].forward == way]
+                if self._pairs:  # a chunk overlaps with the one that is as far from the end
+                    last = len(stage.chunks) - 1
+                    mine = [
+                        (Pass("forward", middle, chunk), Pass("backward", middle, last - chunk))
+                        for chunk in range(last + 1)
+                    ]
+                self._add_left_out(stage, mine, left_out)
             if all(self._is_plain(stage, one) for one in group):
                 self._add_passes(stage, group)
             else:
@@ -134,13 +144,10 @@ class Folding:
         stage.finish()
         return stage.made.ops
 
-    def _steady(self, order: list[Pass]) -> list[tuple[Pass, ...]]:
-        """Return the passes of one micro batch as they overlap with those of others."""
-        if not self.model.overlaps_experts:
-            return [(each,) for each in order]
-        forward = [each for each in order if each.forward]
-        backward = [each for each in order if not each.forward]
-        return list(zip(forward, backward, strict=True))
+    @property
+    def _pairs(self) -> bool:
+        """Whether forward and backward passes overlap in pairs."""
+        return self.model.overlaps_experts or self.model.is_dual
 
     @staticmethod
     def _is_plain(stage: Stage, each: Pass) -> bool:
@@ -190,9 +197,8 @@ class Folding:
     def _alike(self, stage: Stage, each: Pass) -> object:
         """Return what passes that take equally long have in common."""
         kinds = tuple(self.model.kinds[layer] for layer in stage.chunks[each.chunk])
-        first = stage.stage == 0 and each.chunk == 0
-        last = stage.stage == self.model.pp - 1 and each.chunk == self.model.interleave - 1
-        return kinds, first, last, each.part
+        position = stage.positions[each.chunk]
+        return kinds, position == 0, position == len(stage.layout.chunks) - 1, each.part
 
     def _simulated(self, stage: Stage, group: tuple[Pass, ...]) -> PassCost:
         """Simulate passes behind those that go before them, and take off what those take.
@@ -250,6 +256,11 @@ def _by_family(cost: PassCost, phase: str) -> Iterator[tuple[str, float]]:
         yield phase, rest
 
 
+def _turn(model: Transformer) -> int:
+    """Return of how many micro batches a pipeline takes a multiple."""
+    return 2 if model.is_dual else model.pp if model.interleave > 1 else 1
+
+
 def ops_of(model: Transformer, num_ranks: int) -> int:
     """Estimate the ops of a whole step: those of a pass, as often as there are passes."""
     layout = Layout(model, num_ranks)
@@ -271,6 +282,7 @@ def shortened(model: Transformer, num_ranks: int) -> Transformer:
     if model.mode != "train" or ops <= MANY_OPS:
         return model
     layout = Layout(model, num_ranks)
-    turn = model.pp if model.interleave > 1 else 1
-    kept = max(1, MANY_OPS * layout.num_micro // ops // turn) * turn
+    turn = _turn(model)
+    least = model.pp if model.is_dual else 1
+    kept = max(least, MANY_OPS * layout.num_micro // ops // turn) * turn
     return replace(model, batch=kept * layout.micro * layout.dp, micro_batch=layout.micro)

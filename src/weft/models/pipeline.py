@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from weft.models.transformer import Transformer
 
 Part = Literal["forward", "backward", "input", "weight"]
 
@@ -22,6 +25,17 @@ class Pass(NamedTuple):
     def forward(self) -> bool:
         """Whether this is a forward pass."""
         return self.part == "forward"
+
+
+def step_passes(model: Transformer, stage: int, num_micro: int) -> list[tuple[Pass, ...]]:
+    """Return the passes of a training step of one stage in order, those together that overlap."""
+    if model.is_dual:
+        return dual_passes(model.pp, stage, num_micro)
+    if model.overlaps_experts:
+        return overlapped_passes(model.pp, stage, num_micro, model.interleave)
+    schedule = model.schedule if model.pp > 1 else "1f1b"
+    order = passes(model.pp, stage, num_micro, model.interleave, schedule)
+    return [(each,) for each in order]
 
 
 def passes(
@@ -97,3 +111,51 @@ def _zero_bubble(order: list[Pass], stage: int) -> list[Pass]:
         if len(waiting) > stage:
             found.append(waiting.pop(0))
     return found + waiting
+
+
+def dual_passes(num_stages: int, stage: int, num_micro: int) -> list[tuple[Pass, ...]]:
+    """DualPipe (arXiv 2412.19437): micro batches enter at both ends, and passes overlap in pairs.
+
+    Half of the micro batches go up the pipeline, through chunk 0 of each stage, and half go down,
+    through chunk 1, which holds the layers of the stage opposite; ``micro`` counts each half by
+    itself. Eight parts follow each other, as deepseek-ai/DualPipe has them.
+
+    >>> shown = lambda group: "&".join(p.part[0].upper() + str(p.chunk) for p in group)
+    >>> " ".join(shown(group) for group in dual_passes(2, 0, 4))
+    'F0 F1 F0 B1 F1&B0 B1 I0 W0'
+    """
+    half = num_stages // 2
+    inner = min(stage, num_stages - 1 - stage)  # stages before this one, from the nearer end
+    outer = half - 1 - inner
+    count = {(part, way): 0 for part in ("forward", "backward") for way in (0, 1)}
+    waiting: list[Pass] = []  # gradients of weights that are put off
+    order: list[tuple[Pass, ...]] = []
+
+    def one(part: Part, way: int) -> Pass:
+        chunk = way ^ (stage >= half)
+        key = ("forward" if part == "forward" else "backward", way)
+        count[key] += 1
+        found = Pass(part, count[key] - 1, chunk)
+        if part == "input":
+            waiting.append(found._replace(part="weight"))
+        return found
+
+    order += [(one("forward", 0),) for _ in range(2 * outer)]
+    for _ in range(inner + 1):
+        order += [(one("forward", 0),), (one("forward", 1),)]
+    for _ in range(outer):
+        order += [(one("input", 1),), (waiting.pop(0),), (one("forward", 1),)]
+    for number in range(num_micro // 2 - num_stages + inner + 1):
+        pair = one("forward", 0), one("backward", 1)
+        together = number or inner < half - 1  # in the middle this pair depends on each other
+        order += [pair] if together else [(each,) for each in pair]
+        order.append((one("forward", 1), one("backward", 0)))
+    for _ in range(outer):
+        order += [(one("backward", 1),), (one("forward", 1), one("backward", 0))]
+    for number in range(inner + 1):
+        for way in (1, 0):
+            late = (number, 1 - way) >= ((inner + 1) // 2, 1 - inner % 2)
+            order.append((one("input" if late else "backward", way),))
+    for _ in range(outer):
+        order += [(waiting.pop(0),), (one("input", 0),)]
+    return order + [(each,) for each in waiting]

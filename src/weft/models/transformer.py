@@ -116,7 +116,7 @@ class Transformer:
     param_broadcast: bool = False  # zero 1 and 2: owners of whole tensors broadcast them at the end
     bucket: int = 25 << 20  # bytes of gradients that are reduced together (DDP: 25 MiB)
     grad_dtype: str = ""  # of reduced gradients, where it is not that of activations
-    schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe or zb (zero-bubble H1)
+    schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe, zb (zero-bubble H1) or dualpipe
     stage_layers: tuple[int, ...] = ()  # layers of each chunk in model order, if uneven
     count_ends: bool = False  # the embedding and the head count as a layer of their stages
     recompute_layers: int = 0  # layers of a stage that are recomputed, 0 for all
@@ -221,6 +221,11 @@ class Transformer:
     def vocab_of_rank(self) -> int:
         """Entries of the vocabulary on one rank: padded where tp does not divide them."""
         return -(-self.vocab // self.tp)
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether micro batches enter at both ends of the pipeline, which holds layers twice."""
+        return self.schedule == "dualpipe" and self.pp > 1 and self.mode == "train"
 
     @property
     def overlaps_experts(self) -> bool:
