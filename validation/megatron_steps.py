@@ -37,6 +37,24 @@ _BRIDGE = {
     "DeepSeekV3": "deepseek-v3",
     "GPT OSS 120B": "gpt-oss-120b",
 }
+# Recipes of experts as main of Megatron-Bridge has them (scripts/performance/configs), taken for
+# all releases since 26.02: how tokens are exchanged, whether behind another micro batch, and how
+# much is captured in CUDA graphs: everything (mlperf), attention and router, or nothing.
+_NODE_ALL = ("alltoall", False, "megatron")
+_RECIPES: dict[tuple[str, ...], tuple[str, bool, str]] = {
+    (): ("flex", True, "mlperf"),  # MXFP8 on GB200 since 26.06, but for Qwen3
+    # the recipe before ep 16; and one that takes as long a layer as H100: nothing is captured
+    ("Qwen3_30B_a3B", "DGX-H100", "8", "1", "2"): _NODE_ALL,
+    ("Qwen3_30B_a3B", "DGX-B200", "8", "1", "1"): ("flex", False, "megatron"),
+    ("DeepSeekV3", "DGX-B200", "32"): ("flex", True, "megatron-graphs"),
+    ("Qwen3_30B_a3B", "DGX-B200"): ("flex", False, "megatron-graphs"),
+    ("Qwen3_30B_a3B", "DGX-H100"): ("flex", False, "megatron"),
+    ("Qwen3_235B_a22B", "DGX-GB200"): ("flex", False, "megatron-graphs"),
+    ("Qwen3_235B_a22B", "DGX-H100"): ("alltoall", True, "megatron"),
+    ("DeepSeekV3", "DGX-GB200"): ("flex", False, "megatron-graphs"),
+    ("DeepSeekV3", "DGX-B200"): ("flex", False, "megatron"),
+    ("GPT OSS 120B", "DGX-GB200"): ("alltoall", True, "megatron"),
+}
 _NODES = {"DGX-H100": "h100-8", "DGX-B200": "b200-8"}
 _RACK = 64  # GPUs of an NVL72 rack that a job uses
 # SimuMax's profile of its machine (configs/system/b200_bf16_ceperm.json) has products at 0.44 to
@@ -81,7 +99,7 @@ def bridge_rows(folder: Path) -> Iterator[StepRow]:
             if row["model"] not in _BRIDGE or regressed:
                 continue
             ranks = int(row["gpus"])
-            job = Job("bridge", _bridge_model(row), ranks, (), "mlperf")
+            job = Job("bridge", _bridge_model(row), ranks, (), _recipe(row)[2])
             try:
                 found = predict_job(job, _bridge_machine(row["system"], ranks), anyway=True)
             except WeftError:
@@ -96,6 +114,7 @@ def _bridge_model(row: dict[str, str]) -> Transformer:
 
     model, tp, pp = MODELS[_BRIDGE[row["model"]]], number("tp"), number("pp")
     chunks = number("vp") if pp > 1 else 1
+    dispatcher, overlap, _ = _recipe(row)
     return replace(
         model,
         seq=number("seq_len"),
@@ -113,7 +132,30 @@ def _bridge_model(row: dict[str, str]) -> Transformer:
         zero=3 if int(row["fsdp"] or 0) > 1 else 1,
         math="fp8" if "FP8" in row["precision"] else "",
         lora=16 if row["kind"] == "LoRA" else 0,
+        dispatcher=dispatcher,
+        ep_overlap=overlap,
     )
+
+
+def _recipe(row: dict[str, str]) -> tuple[str, bool, str]:
+    """Return how the recipe of a row exchanges tokens of experts, and the stack that runs it."""
+    model, system, release = row["model"], row["system"], row["release"]
+    if model.startswith("LLAMA"):
+        return "alltoall", False, "mlperf"
+    if release < "26":
+        return _first_recipe(row)
+    own: tuple[str, ...] = (model, system, row["ep"], row["mbs"], row["pp"])
+    if system == "DGX-GB200" and not model.startswith("Qwen3") and release >= "26.06":
+        own = ()
+    return _RECIPES.get(own, _RECIPES.get(own[:3], _RECIPES.get(own[:2], _NODE_ALL)))
+
+
+def _first_recipe(row: dict[str, str]) -> tuple[str, bool, str]:
+    """Return the recipe of 25.09 and 25.11: tokens are dropped, which DeepEP cannot, but once."""
+    if row["note"] == "dropless":
+        return "flex", True, "megatron"
+    graphs = "Qwen3_30B" in row["model"] or ("Qwen3" in row["model"] and "GB200" in row["system"])
+    return "alltoall", False, "mlperf" if graphs and "H100" not in row["system"] else "megatron"
 
 
 def _bridge_machine(system: str, ranks: int) -> Platform:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from weft.hardware import platform
 from weft.models.named import generate
-from weft.planner.predict import predict_seconds
+from weft.planner.predict import predict, predict_seconds
 from weft.planner.prices import Prices
 from weft.step import Memory, check
+from weft.step.step_graph import Collective, distinct_targets
 
 H100 = platform("h100-8")
 EXPERT = 3 * 4096 * 14336  # weights of one expert of mixtral-8x7b
@@ -114,6 +115,42 @@ def test_ranks_of_a_tensor_parallel_group_send_each_token_once():
     assert moved(two, "ep") == {"all_to_all": [tokens // 2] * 4}
     assert moved(two, "tp")["reduce_scatter"] == [tokens] * 2
     assert sorted(moved(two, "tp")["all_gather"]) == sorted([tokens, tokens // 2] * 2)
+
+
+def test_deepep_sends_a_token_once_to_each_rank_and_copies_it_behind_the_exchange():
+    plain, flex = (mixtral(ep=8, dispatcher=name) for name in ("alltoall", "flex"))
+    (tokens,), (sent,) = (set(moved(each, "ep")["all_to_all"]) for each in (plain, flex))
+    assert sent / tokens == pytest.approx(distinct_targets(8, 2) / 2)
+    names = {op.name for op in plain.ops()} - {op.name for op in flex.ops()}
+    assert names == {"dispatch", "combine"}
+    assert expert_flops(plain) == expert_flops(flex)
+
+
+@pytest.mark.parametrize(("num_nodes", "crossing"), [(2, 1.0), (4, 3.0)])
+def test_deepep_crosses_the_network_once_for_each_node(num_nodes, crossing):
+    """Among few nodes every token with 64 copies goes to each; NCCL sends all of its copies."""
+    machine = platform(f"h100-8x{num_nodes}")
+    ranks, nbytes = tuple(range(machine.num_ranks)), 256 << 20
+    once = nbytes / distinct_targets(machine.num_ranks, 64)  # bytes of the tokens themselves
+    prices = Prices(machine)
+    found = prices.collective(Collective("all_to_all", nbytes, copies=64), ranks)
+    inside = prices.collective(Collective("all_to_all", nbytes), ranks[:8])
+    rail = prices.collective(Collective("all_to_all", round(num_nodes * once)), ranks[::8])
+    assert found == pytest.approx(max(inside, rail), rel=1e-6)
+    assert 1 < rail / (crossing * once / machine.levels[-1].rate) < 1.5
+    assert found < 0.5 * prices.collective(Collective("all_to_all", nbytes), ranks)
+
+
+def test_another_micro_batch_hides_the_exchange_of_experts():
+    given = {"ep": 8, "batch": 64, "micro_batch": 1, "layers": 4}
+    graphs = [mixtral(ep_overlap=overlap, **given) for overlap in (False, True)]
+    apart, woven = (predict(graph, H100, anyway=True) for graph in graphs)
+    check(graphs[1])
+    assert expert_flops(graphs[0]) == expert_flops(graphs[1])
+    assert woven.breakdown["exposed"] < 0.4 * apart.breakdown["exposed"]
+    assert woven.seconds < apart.seconds
+    kept = [(graph.memory or Memory()).activations for graph in graphs]
+    assert kept[1] > 1.5 * kept[0]  # of two micro batches
 
 
 def test_a_server_runs_experts_in_one_kernel():

@@ -28,6 +28,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama-8b", {"pp": 4, "cp": 2, "recompute": "full"}),
     ("llama-8b", {"pp": 4, "tp": 2, "lora": 16}),
     ("mixtral-8x7b", {"pp": 2, "ep": 4}),
+    ("mixtral-8x7b", {"pp": 2, "ep": 4, "ep_overlap": True}),
+    ("mixtral-8x7b", {"pp": 2, "ep": 4, "interleave": 2, "ep_overlap": True}),
+    ("mixtral-8x7b", {"ep": 8, "ep_overlap": True, "dispatcher": "flex"}),
+    ("mixtral-8x7b", {"pp": 4, "ep": 2, "schedule": "dualpipe"}),
+    ("llama-8b", {"pp": 4, "tp": 2, "schedule": "dualpipe"}),
     ("gpt2-large", {"pp": 4, "micro_batch": 4}),
 ]
 

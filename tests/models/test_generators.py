@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from weft.errors import FormatError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.models.find import find_workload
-from weft.models.named import generate, tables_of, workload_names
-from weft.models.pipeline import passes
+from weft.models.named import generate, job_of, tables_of, workload_names
+from weft.models.pipeline import dual_passes, overlapped_passes, passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
 from weft.planner.prices import Prices
 from weft.schedule import Cost
@@ -205,6 +205,96 @@ def test_every_micro_batch_passes_every_chunk_once_each_way(num_stages, turns, c
         if each.forward:
             seen.add(each[1:])
         assert each[1:] in seen  # backward comes after forward
+
+
+@given(
+    num_stages=st.integers(1, 5),
+    turns=st.integers(1, 3),
+    chunks=st.integers(1, 3),
+    data=st.data(),
+)
+def test_overlapped_passes_are_of_different_micro_batches_or_chunks(
+    num_stages, turns, chunks, data
+):
+    stage = data.draw(st.integers(0, num_stages - 1))
+    groups = overlapped_passes(num_stages, stage, num_stages * turns, chunks)
+    every = passes(num_stages, stage, num_stages * turns, chunks)
+    assert sorted(each for group in groups for each in group) == sorted(every)
+    for forward, backward in (group for group in groups if len(group) == 2):
+        assert forward.forward
+        assert not backward.forward
+        assert forward[1:] != backward[1:]
+
+
+@given(half=st.integers(1, 5), more=st.integers(0, 4), data=st.data())
+def test_dualpipe_passes_every_micro_batch_up_or_down(half, more, data):
+    stage, num_micro = data.draw(st.integers(0, 2 * half - 1)), 4 * half + 2 * more
+    order = [each for group in dual_passes(2 * half, stage, num_micro) for each in group]
+    every = [(micro, chunk) for micro in range(num_micro // 2) for chunk in (0, 1)]
+    for forward in (True, False):
+        found = [p[1:] for p in order if p.forward == forward and p.part != "weight"]
+        assert sorted(found) == every
+    late = {kind: [p[1:] for p in order if p.part == kind] for kind in ("input", "weight")}
+    assert late["input"] == late["weight"]  # in the order in which they were put off
+    place = {(p.part, *p[1:]): number for number, p in enumerate(order)}
+    for micro, chunk in every:
+        whole = ("backward", micro, chunk)
+        back = place.get(whole, place.get(("input", micro, chunk), -1))
+        assert place["forward", micro, chunk] < back
+        assert back <= place.get(("weight", micro, chunk), back)
+
+
+def dual_seconds(num_stages, num_micro, seconds):
+    """Run DualPipe without communication; return when it ends and how long each stage computes."""
+    orders = [dual_passes(num_stages, stage, num_micro) for stage in range(num_stages)]
+    ended, clock, busy = {}, [0.0] * num_stages, [0.0] * num_stages
+    while any(orders):
+        before = sum(map(len, orders))
+        for stage, order in enumerate(orders):
+            needed = [
+                (each.forward, stage + (1 if each.forward == bool(each.chunk) else -1), *each[1:])
+                for each in (order[0] if order else ())
+                if each.part != "weight"
+            ]
+            needed = [each for each in needed if 0 <= each[1] < num_stages]
+            if not order or any(each not in ended for each in needed):
+                continue
+            group = order.pop(0)
+            takes = seconds["pair" if len(group) > 1 else group[0].part]
+            clock[stage] = max(clock[stage], *(ended[each] for each in needed), 0.0) + takes
+            busy[stage] += takes
+            for each in group:
+                if each.part != "weight":
+                    ended[(each.forward, stage, *each[1:])] = clock[stage]
+        assert sum(map(len, orders)) < before, "stages wait for each other"
+    return max(clock), busy
+
+
+@pytest.mark.parametrize("num_stages", [2, 4, 6, 8])
+@pytest.mark.parametrize("pair", [3.0, 2.5])
+def test_dualpipe_idles_as_long_as_published(num_stages, pair):
+    """(PP/2-1)(F&B+B-3W), table 2 of arXiv 2412.19437, where F = W and B = 2 W."""
+    takes = {"forward": 1.0, "input": 1.0, "weight": 1.0, "backward": 2.0, "pair": pair}
+    for num_micro in (2 * num_stages, 4 * num_stages):
+        end, busy = dual_seconds(num_stages, num_micro, takes)
+        published = (num_stages / 2 - 1) * (pair + 2.0 - 3.0)
+        # outer stages have fewer pairs, which saves less of what they compute
+        assert max(end - each for each in busy) == pytest.approx(published)
+        assert pair < 3.0 or [end - each for each in busy] == [published] * num_stages
+
+
+def test_dualpipe_holds_every_layer_twice_and_a_micro_batch_more_than_stages():
+    given = {"pp": "4", "layers": "8", "batch": "64", "micro_batch": "1", "zero": "1"}
+    model = job_of("llama-8b", 8, {**given, "schedule": "dualpipe"})
+    plain = job_of("llama-8b", 8, given)
+    for dual, single, back in zip(
+        model.memories, plain.memories, reversed(plain.memories), strict=True
+    ):
+        assert dual.weights == single.weights + back.weights
+    three, two = (plain.memories[stage].activations for stage in (1, 2))  # micro batches
+    assert model.memories[1].activations == two + 3 * (three - two)
+    with pytest.raises(UsageError, match="expected both even, and 8 micro batches or more"):
+        job_of("llama-8b", 8, {**given, "schedule": "dualpipe", "batch": "8"}).graph()
 
 
 def test_an_interleaved_pipeline_ends_sooner():

@@ -226,6 +226,9 @@ MODEL_ARGS:
   --num-experts: 8
   --moe-router-topk: 2
   --moe-layer-freq: ([0]*2+[1]*10)
+  --moe-token-dispatcher-type: flex
+  --moe-flex-dispatcher-backend: hybridep
+  --overlap-moe-expert-parallel-comm: true
   --expert-model-parallel-size: 2
   --sequence-parallel: true
   --bf16: true
@@ -235,6 +238,7 @@ MODEL_ARGS:
     model = job.model
     assert (model.layers, model.ffn, model.cp_kind, model.experts) == (12, 2048, "ulysses", 8)
     assert (model.dense_layers, model.ep, model.tied, model.dropout) == (2, 2, True, True)
+    assert (model.dispatcher, model.ep_overlap) == ("flex", True)
     assert any("vocab" in note for note in job.notes)
     nested = "language_model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n"
     nested += "  seq_length: 32\nmodel_parallel:\n  tensor_model_parallel_size: 2\n"

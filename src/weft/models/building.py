@@ -123,6 +123,13 @@ class Ops:
         needs = _needs(after, () if independent else self.awaited)
         return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))
 
+    def exchange(self, nbytes: int, group: str, copies: int, *, after: int) -> int:
+        """Add an all_to_all whose tokens go to ``copies`` places each; 0: all bytes are others."""
+        what = Collective("all_to_all", nbytes, output_dtype(self.dtype), group, copies=copies)
+        needs = _needs(after, self.awaited)
+        op = Op(what.kind, "collective", f"comm {group}", None, what, needs, phase=self.phase)
+        return self._add(op)
+
     def _computed(self, name: str, cost: Cost, after: After) -> int:
         needs, self.awaited = _needs(after, self.awaited), ()
         return self._add(Op(name, cost=cost, after=needs, phase=self.phase))

@@ -7,15 +7,28 @@
 Where experts are on other ranks and cut by tensor parallelism, each of the tp ranks, which all
 have the same tokens, sends a share of them; what arrives is gathered behind the exchange, and
 results are scattered before they go back (as Megatron's dispatcher does).
+
+DeepEP and HybridEP, the ``flex`` dispatcher, read tokens where they are and send each once to a
+rank, through one of its node. Copies for its experts are made behind the exchange.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.step.step_graph import distinct_targets
+
 if TYPE_CHECKING:
     from weft.models.building import After
     from weft.models.transformer_layer import Layer
+
+_GRADIENTS = (" input gradient", " weight gradient")
+
+
+# The names of ops between the two exchanges of tokens.
+EXPERT_OPS = frozenset(
+    ("sort", "sort back", "experts", "activation of experts", "activation of experts backward")
+) | {f"experts {side}{what}" for side in ("up", "down") for what in ("", *_GRADIENTS)}
 
 
 class Experts:
@@ -27,6 +40,9 @@ class Experts:
         # tokens are split among the ranks of tp before they are sent
         self._splits = model.tp > 1 and (model.ep > 1 or model.expert_tp < model.tp)
         self._cut = model.tp > 1 and model.expert_tp > 1  # ranks of tp share each expert
+        self._flex = model.dispatcher == "flex" and model.ep > 1
+        # ranks that a token goes to: one for each of its experts, or each of them once
+        self._targets = distinct_targets(model.ep, model.topk) if self._flex else model.topk
 
     def forward(self) -> int:
         """Write the forward pass; return what has to be waited for, -1 for nothing."""
@@ -63,23 +79,25 @@ class Experts:
         if not backward:
             made.gemm("router", tokens, model.experts, model.hidden)
             made.kernel("routing", "softmax", tokens, model.experts)
-        moved = tokens * model.topk * model.hidden  # as many leave a rank as arrive there
-        busiest = round(moved * self._load) * made.item
+        moved = tokens * model.topk * model.hidden
         # experts of this rank alone: tokens are gathered before they are copied for each expert
         rows = self._arriving if model.ep > 1 else layer.tokens
         arrived = rows * model.hidden * made.item
         gathers = self._cut and (model.ep > 1 or layer.scatters)
-        done = made.moving("dispatch", 2 * moved, family="copy")
-        if model.ep > 1:
-            done = made.collective("all_to_all", busiest, "ep", after=done)
+        done = made.last_kernel
+        if not self._flex:
+            done = made.moving("dispatch", 2 * moved, family="copy")
+        done = self._exchanged(done)
         if gathers:
             done = made.collective("all_gather", arrived, "tp", after=done)
         done = self._computed(done, backward=backward)
         if gathers:
             done = made.collective("reduce_scatter", arrived, "tp", after=done)
-        if model.ep > 1:
-            done = made.collective("all_to_all", busiest, "ep", after=done)
-        done = made.moving("combine", 2 * moved, family="copy", after=done)
+        done = self._exchanged(done)
+        if self._flex:
+            made.wait_for(done)
+        else:
+            done = made.moving("combine", 2 * moved, family="copy", after=done)
         if backward:
             made.kernel("routing backward", "softmax-backward", tokens, model.experts)
             done = made.gemm("router input gradient", tokens, model.hidden, model.experts)
@@ -90,6 +108,15 @@ class Experts:
             size = layer.tokens * model.hidden * made.item
             return made.collective("all_gather", size, "tp", after=done)
         return layer.reduce(model.hidden, done)
+
+    def _exchanged(self, needed: int) -> int:
+        """Send tokens to the ranks of their experts, or back; as many leave a rank as arrive."""
+        model, made = self._model, self._made
+        if model.ep == 1:
+            return needed
+        rows = round(self._tokens * self._targets * model.hidden * self._load)
+        copies = model.topk if self._flex else 0
+        return made.exchange(rows * made.item, "ep", copies, after=needed)
 
     @property
     def _arriving(self) -> int:
@@ -113,22 +140,25 @@ class Experts:
             sides = model.hidden, model.expert_width, model.topk, model.experts, model.tp, model.ep
             return made.kernel("experts", "moe", tokens, *sides, after=arrived)
         routed, held = self._arriving, model.experts // model.ep
-        if held > 1 and model.ep > 1:  # they come in the order of ranks, and leave in it
-            arrived = made.moving("sort", 2 * routed * model.hidden, family="copy", after=arrived)
+        # they come in the order of ranks, and leave in it; a rank copies tokens for its experts
+        sorts = model.ep > 1 and (held > 1 or self._flex)
+        sorted_ = round(routed * (1 + self._targets / model.topk)) * model.hidden
+        if sorts:
+            arrived = made.moving("sort", sorted_, family="copy", after=arrived)
         groups = min(held, routed)
         rows, wide = -(-routed // groups), inner * (2 if model.gated else 1)
         passes = routed * inner
         if backward:
             down = groups, rows, model.hidden, inner
             self._product_backward("experts down", *down, after=arrived)
-            made.moving("activation backward", passes * (5 if model.gated else 3))
+            made.moving("activation of experts backward", passes * (5 if model.gated else 3))
             done = self._product_backward("experts up", groups, rows, wide, model.hidden)
         else:
             made.grouped_gemm("experts up", groups, rows, wide, model.hidden, after=arrived)
-            made.moving("activation", passes * (3 if model.gated else 2))
+            made.moving("activation of experts", passes * (3 if model.gated else 2))
             done = made.grouped_gemm("experts down", groups, rows, model.hidden, inner)
-        if held > 1 and model.ep > 1:
-            done = made.moving("sort back", 2 * routed * model.hidden, family="copy")
+        if sorts:
+            done = made.moving("sort back", sorted_, family="copy")
         return done
 
     def _product_backward(

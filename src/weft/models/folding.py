@@ -98,8 +98,10 @@ class Folding:
         """Make the folded step; ``num_micro`` micro batches of it are written one by one."""
         model, layout = self.model, Layout(self.model, self.num_ranks)
         memory, whole = fullest_memory(model, layout), layout.num_micro
-        turn = model.pp if model.interleave > 1 else 1
+        turn = _turn(model)
         wanted = num_micro or _TURNS * model.pp
+        if model.is_dual:  # it is steady behind its first and last passes, two for each stage
+            wanted = max(wanted, 2 * _TURNS * model.pp)
         kept = whole - max(0, whole - wanted) // turn * turn
         layout.num_micro = kept
         steps = []
@@ -113,42 +115,65 @@ class Folding:
 
     def _stage(self, stage: Stage, left_out: int) -> list[Op]:
         """Write the passes of a stage, and ``left_out`` more of each where it is steady."""
-        order, middle = stage.order(), stage.layout.num_micro // 2
+        groups, middle = stage.groups(), stage.layout.num_micro // 2
+        if self.model.is_dual:  # half of them go each way
+            middle, left_out = middle // 2, left_out // 2
         lumped = self.model.schedule == "gpipe" and self.model.pp > 1
         told: set[bool] = set()
-        for each in order:
+        for group in groups:
+            each = group[0]
             way = each.forward if lumped else True  # gpipe has all forward passes first
             due = each.micro == middle and (lumped or each.forward)
+            if self._pairs:  # where every stage is steady
+                due = each.micro >= middle and len(group) > 1
             if left_out and due and way not in told:
                 told.add(way)
-                mine = [one for one in order if one.micro == middle]
-                mine = [one for one in mine if not lumped or one.forward == way]
+                mine = [one for one in groups if one[0].micro == middle]
+                mine = [one for one in mine if not lumped or one[0].forward == way]
+                if self._pairs:  # a chunk overlaps with the one that is as far from the end
+                    last = len(stage.chunks) - 1
+                    mine = [
+                        (Pass("forward", middle, chunk), Pass("backward", middle, last - chunk))
+                        for chunk in range(last + 1)
+                    ]
                 self._add_left_out(stage, mine, left_out)
-            plain = not (each.forward and stage.is_first(each)) and not stage.is_final(each)
-            if plain and each.part in ("forward", "backward"):
-                self._add_pass(stage, each)
+            if all(self._is_plain(stage, one) for one in group):
+                self._add_passes(stage, group)
             else:
-                stage.write(each)
+                stage.write_group(group)
         stage.finish()
         return stage.made.ops
 
-    def _add_pass(self, stage: Stage, each: Pass) -> None:
-        got = stage.receive(each)
-        shown = f"{each.part} of {len(stage.layers)} layers"
-        stage.send(each, self._add(stage, shown, self._cost(stage, each), each.part, got))
-
-    def _add_left_out(self, stage: Stage, passes: list[Pass], count: int) -> None:
-        total = PassCost({}, 0.0, None)
-        for each in passes:
-            total = total.plus(self._cost(stage, each), count)
-        self._add(stage, f"{count} more micro batches", total, passes[0].part, -1)
+    @property
+    def _pairs(self) -> bool:
+        """Whether forward and backward passes overlap in pairs."""
+        return self.model.overlaps_experts or self.model.is_dual
 
     @staticmethod
-    def _add(stage: Stage, name: str, cost: PassCost, part: str, got: int) -> int:
+    def _is_plain(stage: Stage, each: Pass) -> bool:
+        """Return whether a pass is like the others of its chunk."""
+        ends = (each.forward and stage.is_first(each)) or stage.is_final(each)
+        return not ends and each.part in ("forward", "backward")
+
+    def _add_passes(self, stage: Stage, group: tuple[Pass, ...]) -> None:
+        got = tuple(stage.receive(each) for each in group)
+        shown = f"{' and '.join(each.part for each in group)} of {len(stage.layers)} layers"
+        done = self._add(stage, shown, self._cost(stage, group), group[0].part, got)
+        for each in group:
+            stage.send(each, done)
+
+    def _add_left_out(self, stage: Stage, groups: list[tuple[Pass, ...]], count: int) -> None:
+        total = PassCost({}, 0.0, None)
+        for group in groups:
+            total = total.plus(self._cost(stage, group), count)
+        self._add(stage, f"{count} more micro batches", total, groups[0][0].part, ())
+
+    @staticmethod
+    def _add(stage: Stage, name: str, cost: PassCost, part: str, got: tuple[int, ...]) -> int:
         """Add kernels of that duration and the communication that is exposed behind them."""
         made = stage.made
         phase: Phase = "forward" if part == "forward" else "backward"
-        after = tuple({n for n in (got, *made.awaited) if n >= 0})
+        after = tuple({n for n in (*got, *made.awaited) if n >= 0})
         made.awaited = ()
         for family, seconds in _by_family(cost, phase):
             # arithmetic without traffic, as most of it is: it demands the units of the device
@@ -162,37 +187,40 @@ class Folding:
             made.ops.append(replace(move, seconds=cost.exposed))
         return made.last
 
-    def _cost(self, stage: Stage, each: Pass) -> PassCost:
-        """Return what a pass takes between two others, simulated once for equal chunks."""
-        chunk = stage.chunks[each.chunk]
-        kinds = tuple(self.model.kinds[layer] for layer in chunk)
-        first = stage.stage == 0 and each.chunk == 0
-        last = stage.stage == self.model.pp - 1 and each.chunk == self.model.interleave - 1
-        key = kinds, first, last, each.part
+    def _cost(self, stage: Stage, group: tuple[Pass, ...]) -> PassCost:
+        """Return what passes take between two others, simulated once for equal chunks."""
+        key = tuple(self._alike(stage, each) for each in group)
         if key not in self._known:
-            self._known[key] = self._simulated(stage, each)
+            self._known[key] = self._simulated(stage, group)
         return self._known[key]
 
-    def _simulated(self, stage: Stage, each: Pass) -> PassCost:
-        """Simulate a pass behind those that go before it, and take off what those take.
+    def _alike(self, stage: Stage, each: Pass) -> object:
+        """Return what passes that take equally long have in common."""
+        kinds = tuple(self.model.kinds[layer] for layer in stage.chunks[each.chunk])
+        position = stage.positions[each.chunk]
+        return kinds, position == 0, position == len(stage.layout.chunks) - 1, each.part
+
+    def _simulated(self, stage: Stage, group: tuple[Pass, ...]) -> PassCost:
+        """Simulate passes behind those that go before them, and take off what those take.
 
         Three rounds less two are one in the midst of others: what passes hide of each other's
         communication is in it.
         """
-        parts = _ROUNDS[each.part]
-        more, fewer = (self._run(stage, each.chunk, parts, count) for count in (3, 2))
+        each = group[0]
+        before = [(each._replace(part=part),) for part in _ROUNDS[each.part][:-1]]
+        more, fewer = (self._run(stage, [*before, group], count) for count in (3, 2))
         found = more.plus(fewer, -1)
-        for part in parts[:-1]:
-            found = found.plus(self._cost(stage, each._replace(part=part)), -1)
+        for one in before:
+            found = found.plus(self._cost(stage, one), -1)
         families = {name: max(0.0, seconds) for name, seconds in found.families.items()}
         return PassCost(families, max(0.0, found.exposed), more.what)
 
-    def _run(self, like: Stage, chunk: int, parts: tuple[Part, ...], count: int) -> PassCost:
+    def _run(self, like: Stage, groups: list[tuple[Pass, ...]], count: int) -> PassCost:
         """Run rounds of passes by themselves."""
         stage = Stage(self.model, Layout(self.model, self.num_ranks), like.stage)
         for micro in range(count):
-            for part in parts:
-                stage.write_alone(Pass(part, micro, chunk))
+            for group in groups:
+                stage.write_group([each._replace(micro=micro) for each in group], alone=True)
         block = self.num_ranks // self.model.pp
         groups = {n: g for n, g in stage.layout.groups.items() if n not in _APART}
         step = RankStep(tuple(range(block)), tuple(stage.made.ops))
@@ -228,6 +256,11 @@ def _by_family(cost: PassCost, phase: str) -> Iterator[tuple[str, float]]:
         yield phase, rest
 
 
+def _turn(model: Transformer) -> int:
+    """Return of how many micro batches a pipeline takes a multiple."""
+    return 2 if model.is_dual else model.pp if model.interleave > 1 else 1
+
+
 def ops_of(model: Transformer, num_ranks: int) -> int:
     """Estimate the ops of a whole step: those of a pass, as often as there are passes."""
     layout = Layout(model, num_ranks)
@@ -249,6 +282,7 @@ def shortened(model: Transformer, num_ranks: int) -> Transformer:
     if model.mode != "train" or ops <= MANY_OPS:
         return model
     layout = Layout(model, num_ranks)
-    turn = model.pp if model.interleave > 1 else 1
-    kept = max(1, MANY_OPS * layout.num_micro // ops // turn) * turn
+    turn = _turn(model)
+    least = model.pp if model.is_dual else 1
+    kept = max(least, MANY_OPS * layout.num_micro // ops // turn) * turn
     return replace(model, batch=kept * layout.micro * layout.dp, micro_batch=layout.micro)

@@ -151,7 +151,8 @@ _HARMLESS = (
     *(
         "make_vocab_size_divisible_by",
         "moe_grouped_gemm",
-        "moe_token_dispatcher_type",
+        "moe_deepep_num_sms",
+        "moe_hybridep_num_sms",
         "rerun_mode",
     ),
     *(
@@ -175,6 +176,7 @@ _HARMLESS = (
         "tensorboard",
     ),
 )
+_FLEX = ("deepep", "hybridep")  # kernels that send a token once to each node
 _CP = {"p2p": "ring", "all_gather": "allgather", "a2a": "ulysses"}
 
 
@@ -206,6 +208,9 @@ def imported(arguments: Mapping[str, Any], name: str, where: str, num_ranks: int
     model, more = _layout(keys, model, num_ranks)
     graphs = any(keys.get(key) not in (None, False, "none", "0") for key in _CUDA_GRAPHS)
     stack = "mlperf" if graphs else "megatron"
+    scope = str(keys.get("cuda_graph_scope", "") or "")
+    if graphs and model.experts and scope and "full" not in scope:
+        stack = "megatron-graphs"  # some modules are captured, and experts are not
     unread = keys.unread(_HARMLESS, _HARMLESS_STARTS)
     return Imported(name, model, (*notes, *more, *not_understood(where, unread)), stack)
 
@@ -325,6 +330,16 @@ def _experts(keys: Keys, model: Transformer) -> Transformer:
         return model
     width = keys.whole("moe_ffn_hidden_size", model.ffn)
     every, first = _frequency(str(keys.get("moe_layer_freq", 1)), keys.where)
+    dispatcher = str(keys.get("moe_token_dispatcher_type", "allgather"))
+    if dispatcher == "allgather":
+        keys.used.discard("moe_token_dispatcher_type")  # named as not understood
+    backend = str(keys.get("moe_flex_dispatcher_backend", "deepep"))
+    if backend not in _FLEX:
+        raise UsageError(
+            f"{keys.where}: moe_flex_dispatcher_backend {backend!r} is not modelled",
+            f"Known: {', '.join(_FLEX)}.",
+        )
+    flex = dispatcher == "flex" or keys.truth("moe_enable_deepep")
     return replace(
         model,
         experts=keys.whole("num_experts"),
@@ -334,6 +349,8 @@ def _experts(keys: Keys, model: Transformer) -> Transformer:
         capacity=keys.real("moe_expert_capacity_factor", 0.0),
         moe_every=every,
         dense_layers=first,
+        dispatcher="flex" if flex else "alltoall",
+        ep_overlap=keys.truth("overlap_moe_expert_parallel_comm"),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from weft.errors import FormatError, UnknownNameError, nearest
 from weft.hardware.files import read_toml
+from weft.models.expert_layer import EXPERT_OPS
 from weft.models.transformer_step import HEAD_OPS
 from weft.schedule.ir import Cost
 from weft.step.host_model import HostModel
@@ -40,8 +41,10 @@ class Stack:
     ``head`` is the same for the products of the vocabulary and the loss.
     ``copies`` is how often sharded weights and gradients are copied between parameters and the
     buffers of collectives. ``host`` is what the host spends on an op over the usual overheads of
-    PyTorch, which is more where an op of the list is several kernels; 0: CUDA graphs. With
-    ``blocking_messages`` the host waits for what it receives from other pipeline stages.
+    PyTorch, which is more where an op of the list is several kernels; 0: CUDA graphs.
+    ``host_experts`` is the same for ops of experts from one exchange of tokens to the other, which
+    are a kernel for each expert; None: as ``host``. With ``blocking_messages`` the host waits for
+    what it receives from other pipeline stages.
     ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
     """
 
@@ -55,6 +58,7 @@ class Stack:
     head: float = 1.0
     copies: float = 0.0
     host: float = 1.0
+    host_experts: float | None = None
     blocking_messages: bool = False
     between_steps: float = 0.0
 
@@ -75,8 +79,10 @@ class Stack:
 
     def _op(self, op: Op) -> Op:
         cost = op.cost
-        if self.host != 1.0 and op.kind != "host" and op.host is None:
-            op = replace(op, host=self.host * (_HOST.gap + _HOST.before + _HOST.after))
+        of_experts = op.name in EXPERT_OPS or (op.collective and op.collective.group == "ep")
+        factor = self.host if self.host_experts is None or not of_experts else self.host_experts
+        if factor != 1.0 and op.kind != "host" and op.host is None:
+            op = replace(op, host=factor * (_HOST.gap + _HOST.before + _HOST.after))
         if self.blocking_messages and op.collective is not None:
             op = replace(op, blocking=op.blocking or op.collective.kind == "recv")
         if cost is None:

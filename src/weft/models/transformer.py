@@ -91,6 +91,8 @@ class Transformer:
     moe_every: int = 1  # every n-th layer has experts
     imbalance: float = 1.0  # tokens of the fullest expert over the mean
     capacity: float = 0.0  # at most so many times the mean reach an expert, 0 for no limit
+    dispatcher: str = "alltoall"  # or flex: a token goes once to each node and rank (DeepEP)
+    ep_overlap: bool = False  # experts' exchange runs behind another micro batch's computation
 
     # Ends, and what is trained
     tied: bool = False  # the head has the weights of the embedding
@@ -114,7 +116,7 @@ class Transformer:
     param_broadcast: bool = False  # zero 1 and 2: owners of whole tensors broadcast them at the end
     bucket: int = 25 << 20  # bytes of gradients that are reduced together (DDP: 25 MiB)
     grad_dtype: str = ""  # of reduced gradients, where it is not that of activations
-    schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe or zb (zero-bubble H1)
+    schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe, zb (zero-bubble H1) or dualpipe
     stage_layers: tuple[int, ...] = ()  # layers of each chunk in model order, if uneven
     count_ends: bool = False  # the embedding and the head count as a layer of their stages
     recompute_layers: int = 0  # layers of a stage that are recomputed, 0 for all
@@ -219,6 +221,16 @@ class Transformer:
     def vocab_of_rank(self) -> int:
         """Entries of the vocabulary on one rank: padded where tp does not divide them."""
         return -(-self.vocab // self.tp)
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether micro batches enter at both ends of the pipeline, which holds layers twice."""
+        return self.schedule == "dualpipe" and self.pp > 1 and self.mode == "train"
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether forward and backward passes run in pairs, to hide the exchange of experts."""
+        return self.ep_overlap and self.ep > 1 and self.mode == "train"
 
     @property
     def trains_weights(self) -> bool:

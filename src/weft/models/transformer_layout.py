@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from weft.models.transformer import Transformer
 
 CP_KINDS = ("ring", "allgather", "ulysses")
-SCHEDULES = ("1f1b", "gpipe", "zb")
+SCHEDULES = ("1f1b", "gpipe", "zb", "dualpipe")
 RECOMPUTE = ("none", "selective", "full")
+DISPATCHERS = ("alltoall", "flex")
 AT_LEAST_ONE = (
     *("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave"),
     *("cp", "moe_every", "bucket"),
@@ -64,8 +65,24 @@ class Layout:
         self.num_micro = local // self.micro
         self.chunks = _chunks(model)
         _require_interleaving(model, self.num_micro)
+        _require_dual(model, self)
         self.shard = model.shard or self.replicas
         self.groups = _groups(model, self)
+        self._model = model
+
+    def positions(self, stage: int) -> list[int]:
+        """Return where in the model the chunks of a stage are: the numbers of ``chunks``."""
+        model = self._model
+        if model.is_dual:
+            return [stage, model.pp - 1 - stage]
+        return [stage + model.pp * chunk for chunk in range(model.interleave)]
+
+    def stage_of(self, position: int, chunk: int) -> int:
+        """Return the stage that holds a position of the model as its chunk of that number."""
+        model = self._model
+        if model.is_dual and chunk:
+            return model.pp - 1 - position
+        return position % model.pp
 
 
 def _groups(model: Transformer, layout: Layout) -> dict[str, Group]:
@@ -85,7 +102,8 @@ def _groups(model: Transformer, layout: Layout) -> dict[str, Group]:
     if layout.shard < layout.replicas:
         groups["shard"] = Group(layout.shard, model.tp)
         groups["replica"] = Group(layout.replicas // layout.shard, model.tp * layout.shard)
-    if model.tied and model.pp > 1:  # the first and the last stage hold the same weights
+    # the first and the last stage hold the same weights, if one stage does not hold both ends
+    if model.tied and model.pp > 1 and not model.is_dual:
         groups["embedding"] = Group(2, stage * (model.pp - 1))
     return groups
 
@@ -97,6 +115,7 @@ def _require_words(model: Transformer) -> None:
         ("cp_kind", CP_KINDS),
         ("schedule", SCHEDULES),
         ("recompute", RECOMPUTE),
+        ("dispatcher", DISPATCHERS),
     ):
         if getattr(model, key) not in known:
             raise UsageError(
@@ -188,6 +207,18 @@ def _require_interleaving(model: Transformer, num_micro: int) -> None:
             f"{num_micro} micro batches and {model.layers} layers cannot be interleaved "
             f"{model.interleave} times over {model.pp} stages",
             "Use a multiple of pp micro batches, and a layer for every chunk.",
+        )
+
+
+def _require_dual(model: Transformer, layout: Layout) -> None:
+    if not model.is_dual:
+        return
+    if model.pp % 2 or layout.num_micro % 2 or layout.num_micro < 2 * model.pp:
+        least = 2 * (model.pp + model.pp % 2)
+        raise UsageError(
+            f"schedule dualpipe: {model.pp} stages and {layout.num_micro} micro batches "
+            f"(expected both even, and {least} micro batches or more)",
+            f"Use --set batch={least * layout.micro * layout.dp}, or --set schedule=1f1b.",
         )
 
 

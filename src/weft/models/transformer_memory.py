@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import ITEM_BYTES
+from weft.models.pipeline import step_passes
 from weft.step.step_graph import Memory
 
 if TYPE_CHECKING:
@@ -63,8 +64,10 @@ class _Serving:
 
     def __init__(self, model: Transformer, layout: Layout, stage: int) -> None:
         self.model, self.layout, self.stage = model, layout, stage
-        self.layers = [n for chunk in layout.chunks[stage :: model.pp] for n in chunk]
-        self.first, self.last = stage == 0, stage == model.pp - 1
+        positions = layout.positions(stage)
+        self.chunks = [layout.chunks[position] for position in positions]
+        self.layers = [n for chunk in self.chunks for n in chunk]
+        self.first, self.last = 0 in positions, len(layout.chunks) - 1 in positions
         self.stored = ITEM_BYTES[model.dtype]
         self.item = int(item_bytes(output_dtype(model.dtype)))  # of activations and gradients
         queries = 1 if model.mode == "decode" else model.seq // model.cp
@@ -147,29 +150,27 @@ class _Training(_Serving):
         model, many = self.model, self.layout.num_micro
         if model.schedule == "gpipe" and model.pp > 1:
             return [many]
-        if model.interleave == 1:
-            return [min(model.pp - self.stage, many)]
-        total = many * model.interleave
-        ahead = min(total, 2 * (model.pp - self.stage - 1) + (model.interleave - 1) * model.pp + 1)
-        turn = model.pp * model.interleave
-        kept = [0] * model.interleave
-        for number in range(ahead):
-            kept[number % turn // model.pp] += 1
-        return kept
+        kept, most = [0] * len(self.chunks), [0] * len(self.chunks)
+        # a pipeline is full after as many micro batches as pass all stages twice
+        for group in step_passes(model, self.stage, min(many, 2 * model.pp)):
+            for each in group:
+                kept[each.chunk] += each.forward
+            most = max(most, kept[:], key=sum)
+            for each in group:
+                kept[each.chunk] -= each.part in ("backward", "input")
+        return most
 
     def _activations(self) -> int:
         """Activations of all micro batches that are kept, and what one pass works on."""
         model = self.model
         total = 0.0
-        for chunk, flying in zip(
-            self.layout.chunks[self.stage :: model.pp], self._in_flight(), strict=True
-        ):
+        for chunk, flying in zip(self.chunks, self._in_flight(), strict=True):
             recomputed = model.recompute_layers or len(chunk)
             for place, layer in enumerate(chunk):
                 again = model.recompute == "full" and place < recomputed
                 each = self.rows * model.hidden * self.item if again else self._layer(layer)
                 total += flying * each
-            if self.stage == 0 and chunk.start == 0:  # tokens of the embedding and their output
+            if chunk.start == 0:  # tokens of the embedding and their output
                 total += flying * self.tokens * 8
         return int(total + self._working())
 

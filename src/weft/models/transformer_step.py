@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes
 from weft.models.building import Ops
-from weft.models.pipeline import Pass, passes
+from weft.models.pipeline import Pass, step_passes
 from weft.models.transformer import Piece
 from weft.models.transformer_layer import Layer
 from weft.models.transformer_layout import Layout
@@ -68,7 +70,10 @@ class Stage:
         self, model: Transformer, layout: Layout, stage: int, pieces: tuple[Piece, ...] = ()
     ) -> None:
         self.model, self.layout, self.stage = model, layout, stage
-        self.chunks = layout.chunks[stage :: model.pp]
+        self.positions = layout.positions(stage)
+        self.chunks = [layout.chunks[position] for position in self.positions]
+        # whether it holds the embedding, and the head
+        self.ends = 0 in self.positions, len(layout.chunks) - 1 in self.positions
         self.made = Ops(model.dtype, math=model.math)
         queries = 1 if model.mode == "decode" else model.seq // model.cp
         self.tokens = layout.micro * queries
@@ -91,16 +96,45 @@ class Stage:
             for micro in range(self.layout.num_micro):
                 self.write(Pass("forward", micro))
             return made.ops
-        for each in self.order():
-            self.write(each)
+        for group in self.groups():
+            self.write_group(group)
         self.finish()
         return made.ops
 
-    def order(self) -> list[Pass]:
-        """Return the passes of a training step in order."""
-        model = self.model
-        schedule = model.schedule if model.pp > 1 else "1f1b"
-        return passes(model.pp, self.stage, self.layout.num_micro, model.interleave, schedule)
+    def groups(self) -> list[tuple[Pass, ...]]:
+        """Return the passes of a training step in order, those together that overlap."""
+        return step_passes(self.model, self.stage, self.layout.num_micro)
+
+    def write_group(self, group: Sequence[Pass], *, alone: bool = False) -> None:
+        """Write passes that overlap: each computes while another one exchanges tokens of experts.
+
+        They are written in turns, each up to its next exchange; ``alone`` without what they get
+        from other stages.
+        """
+        made, pieces = self.made, []
+        start = len(made.ops)
+        for each in group:
+            first = len(made.ops)
+            (self.write_alone if alone else self.write)(each)
+            ends = [
+                number + 1
+                for number, op in enumerate(made.ops[first:], first)
+                if op.collective is not None and op.collective.group == "ep"
+            ]
+            pieces.append([range(*span) for span in pairwise([first, *ends, len(made.ops)])])
+        if len(group) == 1:
+            return
+        order = [
+            n for turn in zip_longest(*pieces, fillvalue=range(0)) for span in turn for n in span
+        ]
+        place = {old: start + new for new, old in enumerate(order)}
+        made.ops[start:] = [
+            replace(
+                made.ops[old], after=tuple(sorted(place.get(n, n) for n in made.ops[old].after))
+            )
+            for old in order
+        ]
+        made.awaited = tuple(place.get(n, n) for n in made.awaited)
 
     def write(self, each: Pass) -> None:
         """Write one pass, with what it gets from other stages and gives them."""
@@ -116,7 +150,8 @@ class Stage:
     def is_final(self, each: Pass) -> bool:
         """Return whether a backward pass is the last one of its chunk."""
         backwards = self.model.schedule == "gpipe" and self.model.pp > 1
-        return each.micro == (0 if backwards else self.layout.num_micro - 1)
+        many = self.layout.num_micro // (2 if self.model.is_dual else 1)
+        return each.micro == (0 if backwards else many - 1)
 
     def write_alone(
         self, each: Pass, got: int = -1, *, first: bool = False, final: bool = False
@@ -137,13 +172,24 @@ class Stage:
     def finish(self) -> None:
         """Write what follows all passes: gradients of tied weights, then the optimizer."""
         self.made.phase = "optimizer"
+        if self.model.is_dual and (self.model.trains_weights or self.model.lora):
+            self._exchange_gradients()
         self._optimizer()
+
+    def _exchange_gradients(self) -> None:
+        """Exchange gradients with the stage opposite, which holds the same layers."""
+        made, model = self.made, self.model
+        item = int(item_bytes(model.grad_dtype)) if model.grad_dtype else made.item
+        opposite, nbytes = model.pp - 1 - self.stage, self._held() * item
+        needed = self._last_reduction(), made.last_kernel
+        made.collective("send", nbytes, "pp", peer=opposite, after=needed, stream="mirror")
+        made.collective("recv", nbytes, "pp", peer=opposite, stream=_GRADIENTS)
 
     def _enter(self, chunk: int) -> None:
         """Turn to a chunk of layers: the first has the embedding, the last of all the head."""
         self.layers = self.chunks[chunk]
-        self.first = self.stage == 0 and chunk == 0
-        self.last = self.stage == self.model.pp - 1 and chunk == self.model.interleave - 1
+        self.first = self.positions[chunk] == 0
+        self.last = self.positions[chunk] == len(self.layout.chunks) - 1
 
     @property
     def message(self) -> int:
@@ -152,23 +198,24 @@ class Stage:
 
     def receive(self, each: Pass) -> int:
         """Write what a pass gets from another stage; -1 where it begins here."""
-        made, pp = self.made, self.model.pp
+        made = self.made
         made.phase = "forward" if each.forward else "backward"
         self._enter(each.chunk)
         way, group = (1, "pp") if each.forward else (-1, "pp back")
         if self.first if each.forward else self.last:
             return -1
-        came = (self.stage - way) % pp
+        came = self.layout.stage_of(self.positions[each.chunk] - way, each.chunk)
         stream = f"{group} from {came}"
         return made.collective("recv", self.message, group, peer=came, stream=stream)
 
     def send(self, each: Pass, done: int) -> None:
         """Write what a pass gives to another stage, if any."""
-        made, pp = self.made, self.model.pp
+        made = self.made
+        self._enter(each.chunk)
         way, group = (1, "pp") if each.forward else (-1, "pp back")
         if self.last if each.forward else self.first:
             return
-        goes = (self.stage + way) % pp
+        goes = self.layout.stage_of(self.positions[each.chunk] + way, each.chunk)
         stream = f"{group} to {goes}"
         made.collective("send", self.message, group, peer=goes, after=done, stream=stream)
 
@@ -423,7 +470,7 @@ class Stage:
         if model.lora:
             shares = [{"dp": model.adapter_weights} for _ in shares]
         else:
-            first, last = self.stage == 0, self.stage == model.pp - 1
+            first, last = self.ends
             ends = first + last - (first and last and model.tied)
             shares += [self._by_group(self._end_weights)] * ends
             shares += [self._module_shares()] * (model.mtp if last else 0)
@@ -460,7 +507,7 @@ class Stage:
         """Gather all weights behind the optimizer; the step ends when they are there."""
         model = self.model
         total: dict[str, int] = {}
-        ends = (self.stage == 0) + (self.stage == model.pp - 1 and not model.tied)
+        ends = self.ends[0] + (self.ends[1] and not model.tied)
         every = [self._shares(layer) for chunk in self.chunks for layer in chunk]
         for share in (*every, *[self._by_group(self._end_weights)] * ends):
             for group, weights in share.items():

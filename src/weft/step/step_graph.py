@@ -37,7 +37,8 @@ class Collective:
     gather, the total input for reduce_scatter, all_to_all and scatter, the message for send and
     recv. ``peer`` is a position in the group: the other end of a send or recv, the root of a
     broadcast, reduce, gather or scatter. ``splits`` are the bytes that this rank sends to each
-    position, where an all_to_all is uneven.
+    position, where an all_to_all is uneven. ``copies`` is to how many experts, on random ranks, an
+    exchange sends each token that it carries once to a rank and once to a node (DeepEP).
     """
 
     kind: str
@@ -46,6 +47,16 @@ class Collective:
     group: str = WORLD
     peer: int | None = None
     splits: tuple[int, ...] = ()
+    copies: int = 0
+
+
+def distinct_targets(targets: int, copies: int) -> float:
+    """Return how many of ``targets`` are hit in the mean by ``copies`` sent at random.
+
+    >>> distinct_targets(1, 8), distinct_targets(2, 2)
+    (1.0, 1.5)
+    """
+    return targets * (1 - (1 - 1 / targets) ** copies)
 
 
 @dataclass(frozen=True, slots=True)
