@@ -1,7 +1,7 @@
 """Whole steps that others measured, predicted from their configuration alone.
 
 Nothing here was fitted to. GPT-2 large on four A100 by data, tensor and pipeline parallelism
-(NeuSight), and MLPerf Training v4.0 on H100: GPT-3 175B, LLaMA-2 70B LoRA, DLRM-DCNv2, BERT.
+(NeuSight), and MLPerf Training v4.0 on H100: GPT-3 175B, LLaMA-2 70B LoRA, BERT.
 """
 
 import csv
@@ -14,11 +14,9 @@ from statistics import median
 from validation.target import ErrorIn, Target
 from weft.cost.fit_errors import geomean_error
 from weft.hardware import Platform, platform
-from weft.models import dlrm, transformer_step
-from weft.models.named import DLRMS
+from weft.models import transformer_step
 from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
-from weft.planner.sharding import Sharder
 from weft.step import NO_HOST, StepGraph
 
 _NEUSIGHT = "NeuSight (ASPLOS 2025), sitar-lab/NeuSight @6945927d9afc"
@@ -134,17 +132,6 @@ def _bert(num_ranks: int) -> StepGraph:
     return transformer_step.build("bert", model, num_ranks)
 
 
-def _dlrm(num_ranks: int) -> StepGraph:
-    """DLRM-DCNv2 in half precision, tables placed as weft would.
-
-    The rows of a sample follow from its one index of Criteo, so they repeat as those do.
-    """
-    batch = 55296 if num_ranks == 8 else 135168
-    model = replace(DLRMS["dlrm-dcnv2"], batch=batch, dtype="fp16")
-    placed = Sharder(model.tables, _h100(num_ranks), batch).plans()[0].shards
-    return dlrm.build("dlrm_dcnv2", model, num_ranks, placed)
-
-
 def _h100(num_ranks: int) -> Platform:
     return platform("h100-8" if num_ranks == 8 else f"h100-8x{num_ranks // 8}")
 
@@ -155,6 +142,4 @@ _CASES = {
     ("llama2_70b_lora", 64): _lora,
     ("bert", 8): _bert,
     ("bert", 64): _bert,
-    ("dlrm_dcnv2", 8): _dlrm,
-    ("dlrm_dcnv2", 64): _dlrm,
 }

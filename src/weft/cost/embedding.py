@@ -3,7 +3,8 @@
 Every lookup brings one row: from the inner cache, the last one or the memory. How many come from
 where follows from the Spectrum of the batch (``weft.cost.reuse``) and the room that each cache
 has, shared by the tables that one kernel serves at once. The backward pass reads the gradient of
-a bag for every lookup of it, and writes every row that was asked for once.
+a bag for every lookup of it, and reads and writes every row that was asked for once, with ``state``
+more rows of its gradient and of the optimizer's state.
 
 A core whose lookups were measured is priced by that (``weft.cost.lookups``). For others there is
 a law: the shares of the rated memory rate at which rows come from each place (``.._rate``), and
@@ -45,7 +46,7 @@ def embedding_backward_seconds(
         return core_seconds(columns, recipe.weight, takes, backward=True)
     spectrum, row = spectrum_of(columns), row_bytes(columns, device, recipe)
     rate = device.memory_rated * law["memory_rate"]
-    rows = 2 * spectrum.unique * (law["memory_row"] + row / rate)
+    rows = (2 + columns["state"]) * spectrum.unique * (law["memory_row"] + row / rate)
     # Gradients of bags are read once a lookup; those of one bag follow each other, so they hit.
     again = spectrum.lookups * (law["outer_row"] + row / (device.memory_rated * law["outer_rate"]))
     moved = (_bags(columns, recipe) + _SORT_BYTES * spectrum.lookups) / rate

@@ -106,6 +106,7 @@ _LOOKUPS = {
     "pooling": 1.0,
     "zipf": 0.0,
     "tables": 1.0,
+    "state": 0.0,
     **dict.fromkeys(BIN_NAMES, 0.0),
 }
 _IMAGES = {

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.errors import UsageError
+from weft.errors import UsageError, nearest
+from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import BUCKET, Ops
 from weft.models.tables import Shard, Table, table_wise
 from weft.schedule.ir import Cost
+from weft.schedule.values import Group
 from weft.step.step_graph import Memory, Op, RankStep, StepGraph
 
 
@@ -21,6 +23,15 @@ class Dlrm:
     The bottom MLP ends in vectors as wide as the widest table. Vectors meet in inner products of
     every two, or with a ``cross`` of so many columns in that many ``cross_layers`` of low rank
     (DCNv2, arXiv 2008.13535).
+
+    Tables of at most ``replicated`` rows are on every rank, and the gradients of their rows are
+    summed as those of the MLPs. With ``bottom_first`` the bottom MLP runs on the first rank, for
+    the samples of all. With a ``node`` of so many ranks, all ranks of a node hold parts of the same
+    tables: their sums are added up inside the node before they are exchanged between nodes. Vectors
+    are exchanged in ``exchange_dtype``, or that of the MLPs. ``optimizer`` is sgd, adagrad or adam.
+    ``fused_relu``: bias and activation are part of the products. ``fused_interaction``: inner
+    products are one kernel. Without ``fused_update`` the gradients of lookups are sparse tensors,
+    which several kernels read and write.
     """
 
     tables: tuple[Table, ...]
@@ -31,6 +42,19 @@ class Dlrm:
     forward_only: bool = False
     cross: int = 0
     cross_layers: int = 3
+    replicated: int = 0
+    bottom_first: bool = False
+    node: int = 0
+    exchange_dtype: str = ""
+    optimizer: str = "sgd"
+    fused_relu: bool = False
+    fused_interaction: bool = False
+    fused_update: bool = True
+
+    @property
+    def sharded(self) -> tuple[int, ...]:
+        """Numbers of the tables that are not on every rank."""
+        return tuple(n for n, table in enumerate(self.tables) if table.rows > self.replicated)
 
     @property
     def width(self) -> int:
@@ -78,16 +102,50 @@ def build(
             f"a batch of {model.batch} does not divide among {num_ranks} ranks",
             f"Use --set batch={model.batch // num_ranks * num_ranks}.",
         )
-    placed = table_wise(model.tables, num_ranks) if shards is None else tuple(shards)
+    node = model.node
+    if node and num_ranks % node:
+        raise UsageError(
+            f"node: nodes of {node} do not divide {num_ranks} ranks",
+            "Use --set node=0 or a divisor.",
+        )
+    if model.optimizer not in _STATES:
+        raise UsageError(
+            f"optimizer: no optimizer of tables is called {model.optimizer!r}",
+            nearest(model.optimizer, _STATES),
+        )
     held: dict[int, list[Shard]] = defaultdict(list)
-    for shard in placed:
+    for shard in _placed(model, num_ranks) if shards is None else shards:
         held[shard.rank].append(shard)
     alike: dict[tuple[Op, ...], list[int]] = defaultdict(list)
     for ranks in _holding_alike(model, num_ranks, held):
-        alike[tuple(_Rank(model, num_ranks, held[ranks[0]]).ops())] += ranks
+        alike[tuple(_Rank(model, num_ranks, held[ranks[0]], ranks[0]).ops())] += ranks
     steps = tuple(RankStep(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
     source = f"generated: {name}"
-    return StepGraph(name, num_ranks, steps, memory=_memory(model, num_ranks, held), source=source)
+    groups = {"node": Group(node), "nodes": Group(num_ranks // node, node)} if node else {}
+    memory = _memory(model, num_ranks, held)
+    return StepGraph(name, num_ranks, steps, groups, memory=memory, source=source)
+
+
+_STATES = {"sgd": 0, "adagrad": 1, "adam": 2}  # elements of state for each weight
+_FEW = 4  # ranks among which the one with the bottom MLP has tables too
+
+
+def _placed(model: Dlrm, num_ranks: int) -> list[Shard]:
+    """Return tables that are not replicated by lookups, beside the bottom MLP only among few."""
+    spared = int(model.bottom_first and num_ranks > _FEW)
+    each = model.node or 1  # ranks that share a table
+    some = table_wise([model.tables[n] for n in model.sharded], num_ranks // each - spared)
+    return [
+        Shard(
+            model.sharded[s.table],
+            (s.rank + spared) * each + part,
+            max(1, s.rows // each),
+            s.dim,
+            by_rows=each > 1,
+        )
+        for s in some
+        for part in range(each)
+    ]
 
 
 def _holding_alike(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> list[list[int]]:
@@ -96,7 +154,7 @@ def _holding_alike(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) ->
     for rank in range(num_ranks):
         mine = held.get(rank, [])
         key = tuple((s.rows, s.dim, s.by_rows, *_asked(model.tables[s.table])) for s in mine)
-        groups[key].append(rank)
+        groups[((rank == 0 and model.bottom_first,), *key)].append(rank)
     return list(groups.values())
 
 
@@ -104,12 +162,19 @@ def _asked(table: Table) -> tuple[object, ...]:
     return table.rows, table.pooling, table.zipf
 
 
+_FLOAT = 4  # bytes of an element of a gradient
+_WEIGHTS = {4: "fp32", 2: "fp16"}  # dtypes of tables, by the bytes of an element
+
+
 class _Rank:
     """The ops of one rank: what it looks up for all, and its share of the samples."""
 
-    def __init__(self, model: Dlrm, num_ranks: int, shards: list[Shard]) -> None:
+    def __init__(self, model: Dlrm, num_ranks: int, shards: list[Shard], rank: int) -> None:
         self.model, self.num_ranks, self.shards = model, num_ranks, shards
         self.samples = model.batch // num_ranks
+        # samples of the bottom MLP here
+        self.bottom = self.samples if not model.bottom_first else model.batch * (rank == 0)
+        self.everywhere = [table for table in model.tables if table.rows <= model.replicated]
         self.made = Ops(model.dtype)
         self._reduced = -1  # the last bucket of gradients
         self._left = 0  # bytes of gradients that wait for their bucket
@@ -120,51 +185,120 @@ class _Rank:
             self.made.phase = "backward"
             self._backward()
             self.made.phase = "optimizer"
-            self.made.kernel(
-                "sgd", "optimizer", nbytes=12 * self.model.dense_weights, after=self._reduced
+            moved = (12 + 8 * _STATES[self.model.optimizer]) * (
+                self.model.dense_weights + self._replicated
             )
+            self.made.kernel(self.model.optimizer, "optimizer", nbytes=moved, after=self._reduced)
         return self.made.ops
+
+    @property
+    def _replicated(self) -> int:
+        """Weights of the tables that every rank has."""
+        return sum(table.rows * table.dim for table in self.everywhere)
 
     @property
     def _sent(self) -> int:
         """Bytes of pooled vectors that this rank has for each rank."""
-        return sum(shard.dim for shard in self.shards) * self.samples * self.made.item
+        bottom = self.model.bottom[-1] * (self.model.bottom_first and self.bottom > 0)
+        item = int(item_bytes(self.model.exchange_dtype or output_dtype(self.model.dtype)))
+        return (sum(shard.dim for shard in self.shards) + bottom) * self.samples * item
 
     def _exchange(self, after: int) -> int:
         """Exchange vectors. Gradients come back the same way, so the busiest rank is the same."""
         if self.num_ranks < 2:
             return -1
-        splits = (self._sent,) * self.num_ranks
-        return self.made.collective("all_to_all", sum(splits), splits=splits, after=after)
+        node, whole = self.model.node, self._sent * self.num_ranks
+        if not node:
+            splits = (self._sent,) * self.num_ranks
+            return self.made.collective("all_to_all", whole, splits=splits, after=after)
+        nodes, forward = self.num_ranks // node, self.made.phase == "forward"
+        if forward:
+            after = self.made.collective("reduce_scatter", whole, "node", after=after)
+        if nodes > 1:
+            splits = (self._sent,) * nodes
+            after = self.made.collective(
+                "all_to_all", sum(splits), "nodes", splits=splits, after=after
+            )
+        return after if forward else self.made.collective("all_gather", whole, "node", after=after)
 
-    def _lookups(self, family: str, after: int = -1) -> int:
+    def _lookups(self, family: str, after: int = -1, state: float = 0.0) -> int:
         """Look up tables of one shape in one kernel, as batched embedding kernels do."""
         kinds: dict[tuple[float, ...], int] = defaultdict(int)
         for shard in self.shards:
             table = self.model.tables[shard.table]
             share = shard.rows / table.rows if shard.by_rows else 1.0
-            kinds[shard.rows, shard.dim, max(table.pooling * share, 1e-3), table.zipf] += 1
+            pooling = max(table.pooling * share, 1e-3)
+            kinds[shard.rows, shard.dim, pooling, table.zipf, table.itemsize] += 1
         done = -1
-        for (rows, dim, pooling, zipf), count in kinds.items():
-            shape = (self.model.batch, int(rows), int(dim), pooling, zipf, count)
-            nbytes = int(self.model.batch * pooling * dim * self.made.item * count)
-            cost = Cost(family, shape, self.model.dtype, 0.0, nbytes)
-            after_op = (after,) if after >= 0 else ()
-            self.made.ops.append(Op(family, cost=cost, after=after_op, phase=self.made.phase))
-            done, after = self.made.last, -1
+        for (rows, dim, pooling, zipf, item), count in kinds.items():
+            shape = (self.model.batch, int(rows), int(dim), pooling, zipf, count, state)
+            done, after = self._looked(family, shape, int(item), after), -1
         return done
 
-    def _mlp(self, which: str) -> None:
-        for number, (k, n) in enumerate(self.model.layers(which)):
-            self.made.gemm(f"{which} {number}", self.samples, n, k)
-            self.made.moving(f"{which} relu", 2 * self.samples * n)
+    def _local_lookups(self, family: str) -> None:
+        """Look up this rank's samples in the tables that every rank has, all in one kernel."""
+        kinds: dict[tuple[float, ...], list[Table]] = defaultdict(list)
+        for table in self.everywhere:
+            kinds[table.dim, table.zipf, table.itemsize].append(table)
+        for (dim, zipf, item), tables in kinds.items():
+            rows, pooling = (
+                sum(each) / len(tables)
+                for each in ([t.rows for t in tables], [t.pooling for t in tables])
+            )
+            shape = (self.samples, max(1, int(rows)), int(dim), pooling, zipf, len(tables), 0.0)
+            self._looked(family, shape, int(item), -1)
 
-    def _mlp_backward(self, which: str) -> None:
+    def _looked(self, family: str, shape: tuple[float, ...], item: int, after: int) -> int:
+        samples, _, dim, pooling, _, count, _ = shape
+        nbytes = int(samples * pooling * dim * item * count)
+        cost = Cost(family, shape, _WEIGHTS.get(item, self.model.dtype), 0.0, nbytes)
+        needs = (after,) if after >= 0 else ()
+        self.made.ops.append(Op(family, cost=cost, after=needs, phase=self.made.phase))
+        return self.made.last
+
+    def _cast(self, name: str, after: int = -1) -> int:
+        """Convert vectors between the dtypes of tables and MLPs, where no kernel does so itself."""
+        wide = sum(shard.dim for shard in self.shards) * self.model.batch
+        if self.model.fused_update or self.made.item == _FLOAT or not wide:
+            return after
+        return self.made.kernel(name, "copy", nbytes=wide * (_FLOAT + self.made.item), after=after)
+
+    def _update(self, after: int) -> None:
+        """Change the rows that were asked for, on ranks that hold them."""
+        if not self.shards:
+            return
+        after = self._cast("cast gradients", after)
+        if not self.model.fused_update:
+            looked = sum(self._asked_of(shard) * shard.dim for shard in self.shards)
+            # written as a sparse tensor, scaled by the learning rate, and back from loss scaling
+            passes = 2 + 2 + 2 * (self.made.item < _FLOAT)
+            after = self.made.kernel(
+                "sparse gradients", "copy", nbytes=round(passes * _FLOAT * looked), after=after
+            )
+        # with state, sums of gradients of rows are written and read again; state is both as well
+        states = _STATES[self.model.optimizer]
+        self._lookups("embedding-backward", after, 2.0 * (states + 1) if states else 0.0)
+
+    def _asked_of(self, shard: Shard) -> float:
+        """Lookups of a batch in a shard."""
+        table = self.model.tables[shard.table]
+        return self.model.batch * table.pooling * (shard.rows / table.rows if shard.by_rows else 1)
+
+    def _mlp(self, which: str, samples: int) -> None:
+        for number, (k, n) in enumerate(self.model.layers(which)):
+            self.made.gemm(f"{which} {number}", samples, n, k)
+            if not self.model.fused_relu:
+                self.made.moving(f"{which} relu", 2 * samples * n)
+
+    def _mlp_backward(self, which: str, samples: int) -> None:
         for number, (k, n) in reversed(list(enumerate(self.model.layers(which)))):
-            self.made.moving(f"{which} relu backward", 3 * self.samples * n)
-            self.made.gemm(f"{which} {number} input gradient", self.samples, k, n)
-            self.made.gemm(f"{which} {number} weight gradient", k, n, self.samples)
-            self._reduce(k * n + n, last=number == 0)
+            if not self.model.fused_relu:
+                self.made.moving(f"{which} relu backward", 3 * samples * n)
+            if which == "top" or number:
+                self.made.gemm(f"{which} {number} input gradient", samples, k, n)
+            self.made.gemm(f"{which} {number} weight gradient", k, n, samples)
+            if which == "top" or not self.model.bottom_first:
+                self._reduce(k * n + n, last=number == 0)
 
     def _reduce(self, weights: int, *, last: bool) -> None:
         """Sum gradients over all ranks when their bucket is full, or its part of the model ends."""
@@ -177,18 +311,24 @@ class _Rank:
 
     def _forward(self) -> None:
         model, made = self.model, self.made
-        looked = self._lookups("embedding")
-        sent = self._exchange(looked)
-        self._mlp("bottom")
+        if model.bottom_first and self.bottom:
+            self._mlp("bottom", self.bottom)
+        looked = self._cast("cast", self._lookups("embedding"))
+        sent = self._exchange(max(looked, made.last_kernel) if model.bottom_first else looked)
+        self._local_lookups("embedding")
+        if not model.bottom_first:
+            self._mlp("bottom", self.samples)
         vectors = len(model.tables) + 1
         width = max(table.dim for table in model.tables)
         made.moving("concat", 2 * self.samples * vectors * width, family="concat", after=sent)
         if model.cross:
             self._crossed()
+        elif model.fused_interaction:
+            made.moving("interaction", self.samples * (vectors * width + model.pairs))
         else:
             made.bmm("interaction", self.samples, vectors, vectors, width)
             made.moving("triangle", 2 * self.samples * model.pairs, family="concat")
-        self._mlp("top")
+        self._mlp("top", self.samples)
         made.moving("loss", 4 * self.samples)
 
     def _crossed(self) -> None:
@@ -201,7 +341,9 @@ class _Rank:
     def _crossed_backward(self) -> None:
         model, made = self.model, self.made
         for layer in reversed(range(model.cross_layers)):
-            made.moving(f"cross {layer} backward", 6 * self.samples * model.width)
+            # two products of the gradient, one added to a sum; sums of rows for the bias; and the
+            # gradient that passes by the layer, to which the product of its input is added
+            made.moving(f"cross {layer} backward", 8 * self.samples * model.width)
             wide, narrow = model.width, model.cross
             for name, n, k in (("up", wide, narrow), ("down", narrow, wide)):
                 made.gemm(f"cross {layer} {name} input gradient", self.samples, k, n)
@@ -210,17 +352,25 @@ class _Rank:
 
     def _backward(self) -> None:
         model, made = self.model, self.made
-        self._mlp_backward("top")
+        self._mlp_backward("top", self.samples)
         vectors = len(model.tables) + 1
         width = max(table.dim for table in model.tables)
         if model.cross:
             self._crossed_backward()
+        elif model.fused_interaction:
+            moved = self.samples * (2 * vectors * width + model.pairs)
+            made.moving("interaction backward", moved)
         else:
             made.bmm("interaction backward", self.samples, vectors, 2 * width, vectors)
         done = made.moving("concat backward", 2 * self.samples * vectors * width, family="concat")
         sent = self._exchange(done)
-        self._mlp_backward("bottom")
-        self._lookups("embedding-backward", after=sent)
+        if self.everywhere:
+            self._local_lookups("embedding-backward")
+            self._reduce(self._replicated, last=model.bottom_first)
+        if self.bottom:
+            made.wait_for(sent if model.bottom_first else -1)
+            self._mlp_backward("bottom", self.bottom)
+        self._update(sent)
 
 
 def _memory(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> Memory:
@@ -232,11 +382,12 @@ def _memory(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> Memory
     vectors = samples * sum(table.dim for table in model.tables) * 4
     hidden = samples * (sum(model.bottom) + sum(model.top)) * 4
     looked = max(sum(s.dim for s in held[r]) * model.batch * 4 for r in range(num_ranks))
+    tables += sum(t.nbytes for t in model.tables if t.rows <= model.replicated)
     if model.forward_only:
         return Memory(weights=tables + dense, activations=vectors + hidden + looked)
     return Memory(
         weights=tables + dense,
         gradients=dense + 2 * looked,
-        optimizer=0,
+        optimizer=_STATES[model.optimizer] * (tables + dense),
         activations=2 * (vectors + hidden) + looked,
     )
