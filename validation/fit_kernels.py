@@ -17,7 +17,8 @@ from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.nccl_tables import data_folder
 from validation.published_attention import fitted_attention
 from validation.recorded_products import fitted_products
-from weft.hardware.kernel_fits import ANY, FOLDER, DeviceFits, KernelFit, device_fits, find_fit
+from weft.hardware.kernel_fits import ANY, FOLDER, DeviceFits, device_fits, find_fit
+from weft.hardware.measured import KernelFit
 from weft.hardware.toml_text import to_toml
 
 ATTENTION, RECORDED = "training-attention", "recorded"

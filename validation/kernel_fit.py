@@ -11,18 +11,12 @@ import numpy as np
 
 from validation.grid_fit import fit_grid
 from validation.kernel_tables import Floats, Mask, Study
-from validation.law_fit import fit_law
-from validation.law_ranges import grid_of, ranges_of
+from weft.calibration.law_fit import fit_law
+from weft.calibration.law_ranges import grid_of, ranges_of
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.grid import corrections
-from weft.hardware.kernel_fits import (
-    SMALLEST_STEP,
-    Correction,
-    FitErrors,
-    KernelFit,
-    grid_axes,
-    packed,
-)
+from weft.hardware.kernel_fits import SMALLEST_STEP, grid_axes, packed
+from weft.hardware.measured import Correction, FitErrors, KernelFit
 
 ROWS = 2000  # of a table that a law is fitted to: more change its numbers by less than their use
 _COARSE = 0.03

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from validation.law_fit import Range, fit_law
 from validation.nccl_tables import read_nccl_tests
 from validation.splits import NCCL_BETWEEN_NODES
+from weft.calibration.law_fit import Range, fit_law
 from weft.cost.fit_errors import geomean_error
 from weft.cost.nccl_algorithms import NodeNetwork, algorithm_seconds
 from weft.hardware import platform

@@ -18,7 +18,8 @@ from validation.vidur_layers import layer_studies
 from weft.cost.fit_errors import geomean_error, joined_error
 from weft.cost.price import price_columns
 from weft.hardware import Device, platform
-from weft.hardware.kernel_fits import ANY, FitErrors, KernelFit, device_fits, fitted_devices
+from weft.hardware.kernel_fits import ANY, device_fits, fitted_devices
+from weft.hardware.measured import FitErrors, KernelFit
 
 GROUP = "predict"
 _TENSOR = ("a100", "b200", "h100", "l40s")  # devices with tables of matrix products for inference

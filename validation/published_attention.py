@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from validation.kernel_tables import Study, study
-from validation.law_fit import fit_law
-from validation.law_ranges import ranges_of
+from weft.calibration.law_fit import fit_law
+from weft.calibration.law_ranges import ranges_of
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.hardware import platform
-from weft.hardware.kernel_fits import ANY, FitErrors, KernelFit
+from weft.hardware.kernel_fits import ANY
+from weft.hardware.measured import FitErrors, KernelFit
 
 FA3_PAPER = "FlashAttention-3, arXiv 2407.08608, figures 5 and 6, H100 SXM5"
 FA_1791 = "Dao-AILab/flash-attention pull request 1791, H100"

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from validation.kernel_tables import Study, study
-from validation.law_fit import Range, fit_law
 from validation.splits import RECORDED_MI300X
+from weft.calibration.law_fit import Range, fit_law
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.hardware import platform
-from weft.hardware.kernel_fits import ANY, FitErrors, KernelFit, find_fit
+from weft.hardware.kernel_fits import ANY, find_fit
+from weft.hardware.measured import FitErrors, KernelFit
 
 SOURCE = "TraceLens' report of Qwen1.5-0.5B on MI300X, AMD-AGI/TraceLens @171dd74721ca, MIT"
 DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}

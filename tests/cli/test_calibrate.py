@@ -76,3 +76,22 @@ def test_c3_prints_percent_of_ideal_by_strategy(capsys, tmp_path):
 def test_c3_says_what_is_wrong(capsys, arguments, says):
     assert main(["c3", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_sweep_is_planned_measured_elsewhere_and_read_back(capsys, tmp_path):
+    plan, machine = tmp_path / "plan.csv", tmp_path / "machine.toml"
+    asked = ["calibrate", "--sweep", str(plan), "--on", "h200-8"]
+    assert main([*asked, "--kernel", "elementwise", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["results"]
+    header, *lines = plan.read_text().splitlines()
+    assert len(lines) == len(planned) > 30
+    took = [
+        line.replace(",,", f",{1e6 * (3e-6 + int(line.split(',')[2]) / 2e12)},") for line in lines
+    ]
+    plan.write_text("\n".join([header, *took]))
+    assert main([*asked, "-o", str(machine)]) == 0
+    assert main(["kernel", "elementwise", "nbytes=1073741824", "--on", str(machine), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.split("machine.toml\n")[-1])["results"]
+    assert row["seconds"] == pytest.approx(3e-6 + 2**30 / 2e12, rel=0.03)
+    assert main(["calibrate", "--sweep", str(plan)]) == 2
+    assert "--on" in capsys.readouterr().err

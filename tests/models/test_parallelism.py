@@ -261,6 +261,14 @@ def test_adapters_train_next_to_frozen_weights():
     assert flops(adapted) < 0.75 * flops(full)
 
 
+def test_adapters_are_not_quantized_where_other_products_are():
+    graph = made(4, batch=4, lora=16, math="fp8")
+    products = [op for op in graph.ops() if op.cost is not None and op.cost.family == "gemm"]
+    dtypes = {("adapter" in op.name, op.cost.dtype) for op in products if "head" not in op.name}
+    assert {(True, "bf16"), (False, "fp8")} <= dtypes
+    assert (True, "fp8") not in dtypes
+
+
 def test_sharded_replicas_reduce_among_each_other():
     graph = made(8, zero=3, shard=4, batch=8)
     whole = made(8, zero=3, batch=8)

@@ -17,15 +17,16 @@ from validation.kernel_fit import (
 )
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import attention_studies, device, gemm_studies, moe_studies, study
-from validation.law_fit import Range, fit_law
-from validation.law_ranges import ranges_of
 from validation.neusight_tables import elementwise_studies, neusight_studies
 from validation.other_tables import deepbench_products, vidur_products
+from weft.calibration.law_fit import Range, fit_law
+from weft.calibration.law_ranges import ranges_of
 from weft.cost import price_columns
 from weft.cost.fit_errors import geomean_error
 from weft.errors import UsageError
 from weft.hardware import platform
-from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
+from weft.hardware.kernel_fits import ANY, device_fits, find_fit
+from weft.hardware.measured import KernelFit
 
 H100, A100 = device("h100"), device("a100")
 MOVED = {

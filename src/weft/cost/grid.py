@@ -1,12 +1,17 @@
-"""Corrections on a coarse grid: values at knots along some columns, linear between them."""
+"""Corrections of laws: on a coarse grid, linear between its knots, or between points of a sweep.
 
-from collections.abc import Mapping
+The points of a sweep are few and anywhere, so what lies between them is the mean of a Gaussian
+process: each pulls its surroundings towards what was measured, within a few octaves.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.hardware.kernel_fits import Correction, grid_axes
+from weft.hardware.kernel_fits import correction_table, grid_axes
+from weft.hardware.measured import Correction, PointCorrection
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -21,7 +26,7 @@ def corrections(correction: Correction, columns: Mapping[str, Floats]) -> Floats
 
 @lru_cache(maxsize=256)
 def _table(correction: Correction) -> Floats:
-    return correction.table().ravel()
+    return correction_table(correction).ravel()
 
 
 def corners_of(axes: Mapping[str, Floats], columns: Mapping[str, Floats]) -> tuple[Whole, Floats]:
@@ -40,3 +45,31 @@ def _between(values: Floats, knots: Floats) -> tuple[Whole, Floats]:
     at = np.clip(np.log2(np.maximum(values, 2.0 ** knots[0])), knots[0], knots[-1])
     left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     return left, (at - knots[left]) / (knots[left + 1] - knots[left])
+
+
+def point_corrections(found: PointCorrection, columns: Mapping[str, Floats]) -> Floats:
+    """Read the logarithm of measured / law between the points of a sweep."""
+    rows = scaled_rows(found.columns, found.scales, columns)
+    points, weights = np.array(found.points), np.array(found.weights)
+    parts = [likeness(rows[at : at + _ROWS], points) @ weights for at in range(0, len(rows), _ROWS)]
+    return np.concatenate(parts)
+
+
+_ROWS = 4096  # priced at once, so that what is computed stays in the caches
+
+
+def scaled_rows(
+    names: Sequence[str], scales: Sequence[float], columns: Mapping[str, Floats]
+) -> Floats:
+    """Return the place of every row: logarithms of some columns over their scales."""
+    logs = [np.log2(np.maximum(columns[name], 2.0**-9)) for name in names]
+    scaled: Floats = np.stack(logs, axis=1) / np.asarray(scales)
+    return scaled
+
+
+def likeness(one: Floats, other: Floats) -> Floats:
+    """Return how much rows of both have in common: 1 at one place, falling (Matern 3/2)."""
+    squares = (one**2).sum(1)[:, None] + (other**2).sum(1) - 2 * one @ other.T
+    apart = np.sqrt(3 * np.maximum(squares, 0.0))
+    alike: Floats = (1 + apart) * np.exp(-apart)
+    return alike

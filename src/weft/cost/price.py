@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from weft.cost.families import FAMILIES, PARTS, Family
-from weft.cost.grid import corrections
+from weft.cost.grid import corrections, point_corrections
 from weft.cost.matmul import Floats
 from weft.cost.recipes import achieved_share, flops_of, rated_flops
 from weft.cost.terms import TERMS, law_seconds
@@ -20,7 +20,8 @@ from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
 from weft.hardware.dtypes import known_dtype, recipe_of
 from weft.hardware.files import catalogue_device
-from weft.hardware.kernel_fits import ANY, KernelFit, find_fit, implementations
+from weft.hardware.kernel_fits import ANY, find_fit, implementations
+from weft.hardware.measured import KernelFit
 from weft.schedule import Cost
 
 # Of a kernel that no formula knows, all that is sure is what it moves and multiplies.
@@ -136,7 +137,9 @@ def price_columns(
     seconds = family.formula(full, device, recipe_of(dtype), law)
     if fit.correction is not None and not arrives:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
-    down = up = family.elsewhere
+    if fit.points is not None and not arrives:
+        seconds = seconds * np.exp(point_corrections(fit.points, {**full, **family.places(full)}))
+    down = up = 0.0 if model.startswith(_SWEEP) else family.elsewhere
     if "scaled by" in model and recipe_of(dtype).by_device:
         others = find_fit(ANY, family.law, dtype, library)
         if others is not None:  # a sibling is half as far as a device of another kind
@@ -246,6 +249,8 @@ def _fit(
     by = f" with {library}" if library else ""
     for name in dict.fromkeys((dtype, recipe_of(dtype).measured, "fp32")):
         other, wider = (by, 1.0) if name == dtype else (f"{by}, as {name}", _WIDER)
+        if own := _swept(device, family, name, library):
+            return own, f"{_SWEEP} on {device.name}{other}", wider
         if own := _of_kin(device.name, family, name, library):
             return own, f"fitted on {device.name}{other}", wider
         if device.like and (own := _of_kin(device.like, family, name, library)):
@@ -255,6 +260,15 @@ def _fit(
     found = find_fit(ANY, family, "bf16", library)
     assert found is not None, f"the catalogue has no law for {family}"
     return found, f"datasheet, by the law of other devices{by}, as bf16", _WIDER
+
+
+_SWEEP = "a sweep"
+
+
+def _swept(device: Device, family: str, dtype: str, library: str) -> KernelFit | None:
+    """Return what a sweep of the user measured on this very device."""
+    key = family, dtype, library
+    return next((f for f in device.fits if (f.family, f.dtype, f.implementation) == key), None)
 
 
 def _of_kin(device: str, family: str, dtype: str, library: str) -> KernelFit | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, nearest
-from weft.hardware.measured import OpLaw
+from weft.hardware.measured import KernelFit, OpLaw
 from weft.hardware.quantity import (
     Bytes,
     Few,
@@ -254,7 +254,8 @@ class Device:
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
     ``shared`` is there where ranks are cores of one memory and were measured as such. ``lookups``
     has what embedding tables take where they were, by who looks up: ``torch``, ``weft``, and the
-    same with ``_backward``; ``laws`` what ops of torch take. ``like`` names the device whose fitted
+    same with ``_backward``; ``laws`` what ops of torch take; ``fits`` its kernels
+    where a sweep measured them. ``like`` names the device whose fitted
     kernels and curves of libraries stand in, scaled by the datasheets of both, where this one was
     not measured.
     """
@@ -283,6 +284,7 @@ class Device:
     kernels: Kernels = Kernels()
     lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
     laws: tuple[OpLaw, ...] = ()
+    fits: tuple[KernelFit, ...] = ()
     like: str = ""
 
     @property

@@ -24,7 +24,7 @@ from weft.hardware.device import (
     WorkingSet,
 )
 from weft.hardware.machine import Machine, this_machine
-from weft.hardware.measured import CodecRate, MeasuredNoise, OpLaw, TorchHost
+from weft.hardware.measured import CodecRate, KernelFit, MeasuredNoise, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
@@ -272,6 +272,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
         laws=_measured(reader, device, "laws", tuple[OpLaw, ...], (), place),
+        fits=_measured(reader, device, "fits", tuple[KernelFit, ...], (), place),
         lookups=_records(reader, Lookups, device.get("lookups", {}), place.at("lookups")),
     )
 

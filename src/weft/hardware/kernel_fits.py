@@ -8,8 +8,7 @@ the numbers of a law mean is written in ``weft.cost``.
 
 import base64
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -17,31 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.hardware.files import CATALOGUE, read_toml
+from weft.hardware.measured import Correction, KernelFit
 
 FOLDER = CATALOGUE / "kernels"
 ANY = "any"
 SMALLEST_STEP = 0.005  # finer ones cost more text than they save of errors
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class FitErrors:
-    """Geometric means of the relative error against so many rows of a table.
-
-    ``formula`` is of the law alone on the rows that it was fitted to, ``within_20`` the share of
-    these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
-    shapes, or one whole device (``devices``: each by itself). None: it was not, or could not be,
-    left out.
-    """
-
-    rows: int
-    formula: float
-    within_20: float
-    random_tenth: float | None = None
-    shapes: float | None = None
-    device: float | None = None
-    devices: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @lru_cache
@@ -51,24 +32,12 @@ def grid_axes(name: str) -> dict[str, Floats]:
     return {key: np.log2(np.array(knots, float)) for key, knots in axes.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What a law leaves unexplained: the logarithm of measured / law at the knots of a ``grid``.
-
-    ``values`` are whole numbers of ``step``, one byte each, written as differences along the
-    first column, packed and turned into text.
-    """
-
-    grid: str
-    step: float
-    values: str
-
-    def table(self) -> Floats:
-        """Return the values over all knots."""
-        shape = [len(knots) for knots in grid_axes(self.grid).values()]
-        differences = np.frombuffer(zlib.decompress(base64.b85decode(self.values)), np.int8)
-        whole = np.cumsum(differences.reshape(shape), axis=0, dtype=np.int8)  # modulo 256
-        return whole.astype(np.float64) * self.step
+def correction_table(correction: Correction) -> Floats:
+    """Return the values of a correction over all knots of its grid."""
+    shape = [len(knots) for knots in grid_axes(correction.grid).values()]
+    differences = np.frombuffer(zlib.decompress(base64.b85decode(correction.values)), np.int8)
+    whole = np.cumsum(differences.reshape(shape), axis=0, dtype=np.int8)  # modulo 256
+    return whole.astype(np.float64) * correction.step
 
 
 def packed(table: Floats, grid: str, finest: float = SMALLEST_STEP) -> Correction:
@@ -79,25 +48,6 @@ def packed(table: Floats, grid: str, finest: float = SMALLEST_STEP) -> Correctio
     return Correction(
         grid, step, base64.b85encode(zlib.compress(differences.tobytes(), 9)).decode()
     )
-
-
-@dataclass(frozen=True, slots=True)
-class KernelFit:
-    """One family and dtype: its law, what the law leaves unexplained, and how far off it is.
-
-    Four of five rows that the fit was not shown lie between ``low`` and ``high`` times its price.
-    ``implementation`` is the library, where kernels of several were fitted.
-    """
-
-    family: str
-    dtype: str
-    law: Mapping[str, float] = field(hash=False)
-    low: float
-    high: float
-    source: str
-    errors: FitErrors
-    correction: Correction | None = None
-    implementation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,79 @@
-"""What was measured of torch on a machine that is its own device: ops, its host, its wrappers."""
+"""What was measured and fitted: kernels of a device, and torch on a machine that is its own device.
+
+Kernels of devices have a law each (``weft.cost``) and what the law leaves unexplained; ops of
+torch on cores are sums, with what its host and its wrappers add.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Geometric means of the relative error against so many rows of a table.
+
+    ``formula`` is of the law alone on the rows that it was fitted to, ``within_20`` the share of
+    these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
+    shapes, or one whole device (``devices``: each by itself). None: it was not, or could not be,
+    left out.
+    """
+
+    rows: int
+    formula: float
+    within_20: float
+    random_tenth: float | None = None
+    shapes: float | None = None
+    device: float | None = None
+    devices: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a law leaves unexplained: the logarithm of measured / law at the knots of a ``grid``.
+
+    ``values`` are whole numbers of ``step``, one byte each, written as differences along the
+    first column, packed and turned into text.
+    """
+
+    grid: str
+    step: float
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
+class PointCorrection:
+    """The same between the points of a sweep: the mean of a Gaussian process.
+
+    A point is the logarithm (base 2) of each of ``columns`` over its ``scales``; ``weights`` has
+    a number for every point. Far from all points nothing is corrected.
+    """
+
+    columns: tuple[str, ...]
+    scales: tuple[float, ...]
+    points: tuple[tuple[float, ...], ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """One family and dtype: its law, what the law leaves unexplained, and how far off it is.
+
+    Four of five rows that the fit was not shown lie between ``low`` and ``high`` times its price.
+    ``implementation`` is the library, where kernels of several were fitted; ``version`` is what
+    was measured, library and release.
+    """
+
+    family: str
+    dtype: str
+    law: Mapping[str, float] = field(hash=False)
+    low: float
+    high: float
+    source: str
+    errors: FitErrors
+    correction: Correction | None = None
+    points: PointCorrection | None = None
+    implementation: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

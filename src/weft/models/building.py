@@ -72,10 +72,11 @@ class Ops:
             dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
         return self._computed(name, Cost(family, shape, dtype, flops, nbytes), after)
 
-    def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
-        """Add a matrix product."""
-        moved = product_bytes(self.math or self.dtype, m, n, k)
-        return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
+    def gemm(self, name: str, m: int, n: int, k: int, *, dtype: str = "", after: After = -1) -> int:
+        """Add a matrix product, in the dtype of all products if none is named."""
+        dtype = dtype or self.math or self.dtype
+        moved = product_bytes(dtype, m, n, k)
+        return self._computed(name, Cost("gemm", (m, n, k), dtype, 2.0 * m * n * k, moved), after)
 
     def bmm(self, name: str, batch: int, m: int, n: int, k: int) -> int:
         """Add matrix products of equal shape."""

@@ -228,22 +228,26 @@ class Layer:
         return self.model.lora > 0 and name in own
 
     def _adapter(self, name: str, n: int, k: int) -> int:
-        """Write the two thin products of an adapter and add them to the result."""
+        """Write the two thin products of an adapter and add them to the result.
+
+        They are in the dtype of the activations whatever other products are in: adapters of NeMo
+        are Megatron's linear layers, not Transformer Engine's, so nothing is quantized for them.
+        """
         if not self._adapted(name):
             return -1
         made, rank = self.made, self.model.lora
-        made.gemm(f"{name} adapter down", self.tokens, rank, k)
-        made.gemm(f"{name} adapter up", self.tokens, n, rank)
+        made.gemm(f"{name} adapter down", self.tokens, rank, k, dtype=made.dtype)
+        made.gemm(f"{name} adapter up", self.tokens, n, rank, dtype=made.dtype)
         return made.moving("adapter add", 3 * self.tokens * n)
 
     def _adapter_backward(self, name: str, n: int, k: int) -> None:
         if not self._adapted(name):
             return
         made, rank = self.made, self.model.lora
-        made.gemm(f"{name} adapter up input gradient", self.tokens, rank, n)
-        made.gemm(f"{name} adapter up weight gradient", rank, n, self.tokens)
-        made.gemm(f"{name} adapter down input gradient", self.tokens, k, rank)
-        made.gemm(f"{name} adapter down weight gradient", k, rank, self.tokens)
+        made.gemm(f"{name} adapter up input gradient", self.tokens, rank, n, dtype=made.dtype)
+        made.gemm(f"{name} adapter up weight gradient", rank, n, self.tokens, dtype=made.dtype)
+        made.gemm(f"{name} adapter down input gradient", self.tokens, k, rank, dtype=made.dtype)
+        made.gemm(f"{name} adapter down weight gradient", k, rank, self.tokens, dtype=made.dtype)
         made.moving("adapter add backward", 3 * self.tokens * k)
 
     # Attention

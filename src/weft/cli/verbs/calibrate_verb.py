@@ -35,6 +35,18 @@ def calibrate(
         bool,
         typer.Option("--on-gpu", help="Measure the GPUs of this node; needs -o. Use torchrun."),
     ] = False,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            "--sweep",
+            metavar="FILE.csv",
+            help="Write the kernels worth measuring on --on; with -o read their times back.",
+        ),
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", help="Sweep these: FAMILY or FAMILY:DTYPE, such as gemm:fp8."),
+    ] = None,
     anyway: Annotated[
         bool,
         typer.Option("--anyway", help="Keep the result although other processes used the cores."),
@@ -49,6 +61,9 @@ def calibrate(
     from weft.calibration.machine_calibration import require_quiet, save
 
     path = output_path(output, (".toml",))
+    if sweep is not None:
+        _calibrate_sweep(sweep, on, path, kernel or [], json=json)
+        return
     if on_gpu:
         _calibrate_gpu(path, on, json=json)
         return
@@ -85,6 +100,49 @@ def _calibrate_gpu(path: Path | None, on: str | None, *, json: bool) -> None:
         print_json("calibrate", result.platform.name, rows, file=str(where))
         return
     _print_recorded(result.platform)
+    print_written(f"wrote {where}: use it as --on {where}")
+
+
+def _calibrate_sweep(
+    sweep: Path, on: str | None, path: Path | None, kernels: list[str], *, json: bool
+) -> None:
+    """Write the plan of a sweep, or with an output file read its times back."""
+    from weft.calibration.kernel_sweep import sweep_plan, with_sweep, write_plan
+    from weft.calibration.machine_calibration import save
+    from weft.hardware import platform
+    from weft.report.text import Column, print_table
+
+    if on is None:
+        raise UsageError(
+            "--sweep needs the machine whose device it is of", "For example: --on h200-8"
+        )
+    machine = platform(on)
+    if path is None:
+        plan = sweep_plan(machine.require_device(), kernels)
+        write_plan(sweep, plan)
+        if json:
+            print_json("calibrate", machine.name, plan, file=str(sweep))
+            return
+        print(f"{len(plan)} kernels worth measuring on {machine.require_device().title}")
+        then = f"weft calibrate --sweep {sweep} --on {on} -o machine.toml"
+        print_written(f"wrote {sweep}: fill in time_us (microseconds), then {then}")
+        return
+    swept = with_sweep(machine, [sweep])
+    where = save(swept, path)
+    rows = [
+        {"family": f.family, "dtype": f.dtype, "points": f.errors.rows, "library": f.version}
+        | {"law": f.errors.formula, "left_out": f.errors.shapes, "low": f.low, "high": f.high}
+        for f in swept.require_device().fits
+    ]
+    if json:
+        print_json("calibrate", machine.name, rows, file=str(where))
+        return
+    percent = "{:.1%}".format
+    columns = [Column("family", "kernels", right=False, style="bold")]
+    columns += [Column("dtype", "dtype"), Column("points", "points")]
+    columns += [Column("law", "error of the law", percent)]
+    columns += [Column("left_out", "of a point left out", percent)]
+    print_table(columns, rows, title=f"Kernels of {swept.require_device().title}")
     print_written(f"wrote {where}: use it as --on {where}")
 
 

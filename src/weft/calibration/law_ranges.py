@@ -7,7 +7,7 @@ microsecond. Spreads are in e-folds; a spread of zero keeps a number as it is.
 
 from collections.abc import Mapping
 
-from validation.law_fit import Range
+from weft.calibration.law_fit import Range
 
 PRODUCTS = {
     "launch": Range(2e-6, 5e-7, 1e-4, 0.7),
