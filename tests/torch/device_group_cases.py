@@ -1,7 +1,6 @@
-"""Process groups behind another device than the CPU, without one: what weft hands over to them.
+"""Process groups in Python behind another device than the CPU: what weft hands over to them.
 
-``meta`` tensors stand for those of a GPU. Their backend is either torch's own fake one, a C++
-``Backend`` as NCCL's is, or a process group in Python that notes what it was asked for.
+``meta`` tensors stand for those of the device; ``stand_in`` has one with memory and a C++ backend.
 """
 
 from datetime import timedelta
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroup
+from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import distributed_c10d
 
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
@@ -23,53 +22,25 @@ def empty(*shape):
     return torch.empty(shape, device=META)
 
 
-def waited(work: Any) -> None:
-    work.wait()
-
-
-# Every call of torch.distributed on tensors, of two ranks.
-CALLS = {
-    "all_reduce": lambda: dist.all_reduce(empty(4)),
-    "all_reduce async": lambda: waited(dist.all_reduce(empty(4), async_op=True)),
-    "broadcast": lambda: dist.broadcast(empty(4), 0),
-    "reduce": lambda: dist.reduce(empty(4), 0),
-    "all_gather": lambda: dist.all_gather([empty(4), empty(4)], empty(4)),
-    "all_gather_into_tensor": lambda: all_gather_single(empty(8), empty(4)),
-    "reduce_scatter": lambda: dist.reduce_scatter(empty(4), [empty(4), empty(4)]),
-    "reduce_scatter_tensor": lambda: reduce_scatter_single(empty(4), empty(8)),
-    "all_to_all": lambda: dist.all_to_all([empty(2), empty(2)], [empty(2), empty(2)]),
-    "all_to_all_single": lambda: dist.all_to_all_single(empty(4), empty(4)),
-    "all_to_all_single uneven": lambda: dist.all_to_all_single(empty(4), empty(4), [2, 2], [2, 2]),
-    "gather": lambda: dist.gather(empty(4), [empty(4), empty(4)] if dist.get_rank() == 0 else None),
-    "scatter": lambda: dist.scatter(
-        empty(4), [empty(4), empty(4)] if dist.get_rank() == 0 else None
-    ),
-    "send": lambda: dist.send(empty(4), 1 - dist.get_rank()),
-    "recv": lambda: dist.recv(empty(4), 1 - dist.get_rank()),
-    "isend": lambda: waited(dist.isend(empty(4), 1 - dist.get_rank())),
-    "batch_isend_irecv": lambda: [work.wait() for work in batch()],
-}
-
-
 def coalesced(call, device=None):
     with distributed_c10d._coalescing_manager(device=device):
         call()
         call()
 
 
-# Those for which torch has no kernels of meta tensors; and what the Python group notes for them.
+# Calls, and what the group notes for them.
 COALESCED = {
-    "all_reduce": (lambda: coalesced(CALLS["all_reduce"]), ["allreduce_coalesced"]),
+    "all_reduce": (lambda: coalesced(lambda: dist.all_reduce(empty(4))), ["allreduce_coalesced"]),
     "all_gather_into_tensor": (
-        lambda: coalesced(CALLS["all_gather_into_tensor"]),
+        lambda: coalesced(lambda: all_gather_single(empty(8), empty(4))),
         ["all_gather_single_coalesced"],
     ),
     "reduce_scatter_tensor": (
-        lambda: coalesced(CALLS["reduce_scatter_tensor"]),
+        lambda: coalesced(lambda: reduce_scatter_single(empty(4), empty(8))),
         ["reduce_scatter_single_coalesced"],
     ),
     "messages by device": (
-        lambda: coalesced(CALLS["send"], META),
+        lambda: coalesced(lambda: dist.send(empty(4), 1 - dist.get_rank()), META),
         ["_start_coalescing", "send", "send", "_end_coalescing"],
     ),
     "batch_isend_irecv": (
@@ -124,27 +95,10 @@ NOTED = {
 }
 
 
-def fake(store, rank, size, timeout):
-    return FakeProcessGroup._create_internal(rank, size)
-
-
 def noting(told, options):
     group = Noting(told.group_rank, told.group_size)
     group.told = options, told.group_size, list(told.global_ranks_in_group), told.timeout
     return group
-
-
-def reach_backend():
-    """How each call on tensors of a C++ backend's device failed."""
-    dist.Backend.register_backend("fake_device", fake, devices=["meta"])
-    failures = {}
-    for name, call in CALLS.items():
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - it is the result
-            failures[name] = f"{type(error).__name__}: {error}"
-    backend = world()._get_backend(META)
-    return failures, type(backend).__name__, backend.supports_splitting
 
 
 def reach_group():

@@ -33,6 +33,8 @@ class RecordedJob:
     why_not: str = ""
     no_peers: str = ""
     clock: Any = time.perf_counter
+    backend: str = "gloo"
+    device: str = "cpu"
     made: list[Any] = field(default_factory=list)
     carved: list[int | None] = field(default_factory=list)
     registered: list[int] = field(default_factory=list)
@@ -53,7 +55,7 @@ class RecordedJob:
 
     def communicator(self, ranks: Any, options: Any) -> Any:
         self.made.append((tuple(ranks), {knob.name: knob.value for knob in options}))
-        return dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+        return dist.new_group(list(ranks), backend=self.backend, use_local_synchronization=True)
 
     def symmetric(self, shape: Any, dtype: Any, device: Any) -> torch.Tensor:
         made = torch.empty(*shape, dtype=dtype, device=device)
@@ -77,7 +79,7 @@ class RecordedJob:
         return end - start
 
     def scalar(self, value: float) -> torch.Tensor:
-        return torch.tensor([value], dtype=torch.float64)
+        return torch.tensor([value], dtype=torch.float64, device=self.device)
 
 
 def apply(plan: Any, model: Any, job: Any) -> AppliedOnGpus:

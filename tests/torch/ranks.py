@@ -20,12 +20,16 @@ Prepare = tuple[Callable[..., None], Any]  # called with the rank and what stand
 
 
 def on_ranks(
-    function: Callable[..., Any], num_ranks: int, *args: Any, prepare: Prepare | None = None
+    function: Callable[..., Any],
+    num_ranks: int,
+    *args: Any,
+    prepare: Prepare | None = None,
+    backend: str = "weft",
 ) -> list[Any]:
-    """Call ``function(*args)`` on ranks whose default group is weft's; return what they return."""
+    """Call ``function(*args)`` on ranks with a default group; return what they return."""
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        return weft.spawn(_on_rank, num_ranks, store, function, args, prepare, timeout=60)
+        return weft.spawn(_on_rank, num_ranks, store, function, args, prepare, backend, timeout=60)
 
 
 def _on_rank(
@@ -34,6 +38,7 @@ def _on_rank(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     prepare: Prepare | None,
+    backend: str,
 ) -> Any:
     torch.set_num_threads(1)
     # torch returns from new_group as soon as its own rank is connected. A rank that destroys its
@@ -43,7 +48,7 @@ def _on_rank(
         prepare[0](world.rank, prepare[1])
     store = dist.FileStore(path, world.num_ranks)  # type: ignore[attr-defined]
     dist.init_process_group(
-        "weft", store=store, rank=world.rank, world_size=world.num_ranks, timeout=TIMEOUT
+        backend, store=store, rank=world.rank, world_size=world.num_ranks, timeout=TIMEOUT
     )
     try:
         return function(*args)

@@ -1,4 +1,4 @@
-"""Tensors that are not on the CPU reach the backend of their device, whatever is called."""
+"""The group of another device is given what the weft group is: calls, options, timeouts, ends."""
 
 from datetime import timedelta
 
@@ -12,24 +12,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(1
 
 
 @pytest.fixture(scope="module")
-def reached():
-    return on_ranks(device_group_cases.reach_backend, 2)
-
-
-@pytest.fixture(scope="module")
 def noted():
     return on_ranks(device_group_cases.reach_group, 2)
-
-
-@pytest.mark.parametrize("name", device_group_cases.CALLS)
-def test_a_call_on_tensors_of_another_device_reaches_its_backend(reached, name):
-    assert [failures.get(name) for failures, _, _ in reached] == [None, None]
-
-
-def test_torch_is_given_the_backend_of_a_device(reached):
-    for _, kind, splits in reached:
-        assert kind == "FakeProcessGroup"
-        assert splits is False or splits is True  # torch asks for it before it splits a group
 
 
 @pytest.mark.parametrize("name", device_group_cases.COALESCED)

@@ -115,20 +115,20 @@ class AppliedOnGpus(Applied):
     def prove(self, paths: Iterable[CollectivePath]) -> None:
         """Compare the planned paths with those of a log or a trace; withdraw a gain not proven.
 
-        Every rank passes what it has seen; NCCL writes the lines on rank 0 of a communicator.
+        Every rank passes what it has seen; NCCL writes the lines on rank 0 of a communicator. So
+        all ranks judge by what any of them saw.
         """
-        seen = list(paths)
+        told: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(told, list(paths))
+        seen = [path for of_rank in told for path in of_rank]
         for ranks, routes in self._by_ranks.items():
             for route in routes.planned:
                 if route.path and route.planned is not None:
                     verdict = judge(route.path, route.kind, route.nbytes, len(ranks), seen)
                     self.verdicts[route.planned.pair] = verdict
         fallen = [f"{pair}: {v}" for pair, v in self.verdicts.items() if v.fell_back]
-        told: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(told, fallen)
-        everywhere = [text for texts in told for text in texts]
-        if everywhere and not self.withdrawn:
-            self.withdrawn = everywhere[0]
+        if fallen and not self.withdrawn:
+            self.withdrawn = fallen[0]
             warnings.warn(
                 f"{self.withdrawn}; the plan's gain of {100 * self.plan.gain:.1f} % is withdrawn",
                 PlanWarning,

@@ -16,6 +16,7 @@ import torch
 
 from weft.torch.apply.collective_routes import counted
 from weft.torch.backend.c10d import all_gather_single, method_of, reduce_scatter_single
+from weft.torch.backend.group_base import GroupBase
 from weft.torch.c10d_collectives import BY_METHOD
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class GpuRoutes:
     ) -> Any:
         """Carry a collective out on the communicator of its route."""
         chosen = self.communicator_of(route)
+        if isinstance(group, GroupBase) and not output.is_cpu:
+            group = group.device_group(output.device.type)  # not by its routes again
         if chosen is not None and route.needs_symmetric_memory:
             route.unregistered += not self.job.rendezvous(output, chosen)
         self.count(route)

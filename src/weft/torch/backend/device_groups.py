@@ -3,6 +3,12 @@
 dist.all_reduce(x) ── WeftProcessGroup ──┬── x on the CPU: a world in shared memory
                                          └── else: device_group("cuda"), as created by
                                              init_process_group("nccl")
+
+weft serves CPU tensors only. ``cpu:weft,cuda:nccl`` cannot be left to torch (2.13), though: a
+``Backend`` has no constructor in Python, and a ProcessGroup written in Python takes the place of
+the group that torch would have put it into, with the backends of other devices. So a weft group
+creates these itself, as configured, and registers them with itself: calls that torch makes from
+C++ and that do not reach Python go to them by torch's own dispatch.
 """
 
 # ruff: noqa: SLF001 - what torch's own init_process_group does has no public names
@@ -15,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from weft.errors import UsageError
 from weft.torch.backend.c10d import BackendOptions, GroupName, ProcessGroup, Store, method_of
@@ -34,43 +41,68 @@ class GroupInfo(NamedTuple):
     options: Any = None  # pg_options
 
 
-def make_device_group(device_type: str, ranks: GroupInfo) -> ProcessGroup:
-    """Create the process group for tensors of a device.
+def configured_backends(group: ProcessGroup) -> dict[str, str]:
+    """Return the backend of each device, as the group was created: ``cpu:weft,cuda:nccl``."""
+    config = distributed_c10d._world.pg_backend_config.get(group, "cpu:weft")
+    return dict(pair.split(":") for pair in config.split(","))
+
+
+def make_device_group(outer: ProcessGroup, device_type: str, ranks: GroupInfo) -> ProcessGroup:
+    """Create the process group for tensors of a device, and register its backend with ``outer``.
 
     It is a torch ProcessGroup around torch's backend for the device, so it has every call of c10d:
     ``Backend`` alone lacks some, and has older names for others.
     """
-    made, kind = _backend_for(device_type, ranks)
+    name = configured_backends(outer).get(device_type)
+    made = _backend_for(device_type, name, ranks)
     if isinstance(made, ProcessGroup):  # a backend written in Python
         return made
     group = ProcessGroup(ranks.store, ranks.rank, ranks.size)
-    group._set_default_backend(kind)
-    group._register_backend(torch.device(device_type), kind, made)
+    group._set_default_backend(_type_of(made))
+    for each in (group, outer):
+        each._register_backend(torch.device(device_type), _type_of(made), made)
     if ranks.name:
         group._set_group_name(GroupName(f"{ranks.name}/{device_type}"))
     return group
 
 
-def _backend_for(device_type: str, ranks: GroupInfo) -> tuple[Any, Any]:
-    """Create torch's backend for a device, as ``init_process_group`` does."""
-    name = dist.Backend.default_device_backend_map.get(device_type, "")
+def split_device_group(
+    group: ProcessGroup, device_type: str, outer: ProcessGroup | None, *how: Any
+) -> ProcessGroup | None:
+    """Split the group of a device; register the part with ``outer``, the split weft group."""
+    part = group.split_group(*how)
+    if part is not None and outer is not None:
+        backend = part._get_backend(torch.device(device_type))
+        outer._register_backend(torch.device(device_type), _type_of(backend), backend)
+    return part
+
+
+def _type_of(backend: Any) -> Any:
+    """Return the number by which torch knows a backend in a group."""
+    return dist.Backend.backend_type_map.get(backend.name(), ProcessGroup.BackendType.CUSTOM)
+
+
+def _backend_for(device_type: str, name: str | None, ranks: GroupInfo) -> Any:
+    """Create the backend of a device, by default torch's, as ``init_process_group`` does."""
+    name = name or dist.Backend.default_device_backend_map.get(device_type, "")
     plugin = dist.Backend._plugins.get(name.upper())
     if name == dist.Backend.NCCL and dist.is_nccl_available():
-        return _nccl(ranks), ProcessGroup.BackendType.NCCL
+        return _nccl(ranks)
+    if name == dist.Backend.GLOO:
+        return dist.ProcessGroupGloo(ranks.store, ranks.rank, ranks.size, ranks.timeout)
     if plugin is None or name == "weft":
         raise UsageError(
-            f"tensors: this torch has no backend for device {device_type!r}.",
+            f"tensors: no backend for device {device_type!r} (configured: {name or 'none'}; "
+            "expected nccl, gloo, or one registered with register_backend).",
             "Move them to the CPU, or install a torch with NCCL or RCCL.",
         )
     if not plugin.extended_api:
-        made = plugin.creator_fn(ranks.store, ranks.rank, ranks.size, ranks.timeout)
-    else:
-        options = BackendOptions()
-        options.store, options.timeout = ranks.store, ranks.timeout
-        options.group_rank, options.group_size = ranks.rank, ranks.size
-        options.group_id, options.global_ranks_in_group = ranks.name, list(ranks.in_world)
-        made = plugin.creator_fn(options, ranks.options)
-    return made, ProcessGroup.BackendType.CUSTOM
+        return plugin.creator_fn(ranks.store, ranks.rank, ranks.size, ranks.timeout)
+    options = BackendOptions()
+    options.store, options.timeout = ranks.store, ranks.timeout
+    options.group_rank, options.group_size = ranks.rank, ranks.size
+    options.group_id, options.global_ranks_in_group = ranks.name, list(ranks.in_world)
+    return plugin.creator_fn(options, ranks.options)
 
 
 def _nccl(ranks: GroupInfo) -> Any:

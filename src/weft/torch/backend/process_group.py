@@ -12,9 +12,15 @@ import torch.distributed as dist
 
 from weft.errors import RunError, UsageError
 from weft.torch.backend.batch_isend_irecv import install_batch_isend_irecv as install_batches
-from weft.torch.backend.c10d import BackendOptions, PrefixStore, Store
+from weft.torch.backend.c10d import BackendOptions, GroupName, PrefixStore, Store
 from weft.torch.backend.c10d_work import FutureCompleter
-from weft.torch.backend.device_groups import GroupInfo, backend_in, make_device_group
+from weft.torch.backend.device_groups import (
+    GroupInfo,
+    backend_in,
+    configured_backends,
+    make_device_group,
+    split_device_group,
+)
 from weft.torch.backend.dist_functions import install_dist_functions
 from weft.torch.backend.fast_path import FastPathCollectives
 from weft.torch.backend.p2p_queue import P2PQueue
@@ -50,6 +56,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
         self._rank, self._size = rank, size
         self._options, self._in_world = options, tuple(in_world)
         self._name = self._desc = ""
+        self._num_splits = 0
         self._device_groups: dict[str, Any] = {}
         self._in_flight = []
         self._keeping = threading.RLock()
@@ -106,8 +113,9 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The devices of tensors; object collectives use the first."""
-        return [torch.device("cpu")]
+        """The devices of tensors that a backend was asked for or created; objects use the CPU."""
+        known = dict.fromkeys(("cpu", *configured_backends(self), *self._device_groups))
+        return [torch.device(name) for name in known]
 
     def _get_backend(self, device: torch.device) -> Any:
         """Return the backend of a device."""
@@ -117,6 +125,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
         """Return the process group of another device; the first use creates it, on every rank."""
         if device_type not in self._device_groups:
             self._device_groups[device_type] = make_device_group(
+                self,
                 device_type,
                 GroupInfo(
                     PrefixStore(f"inner/{device_type}", self.store),
@@ -145,6 +154,45 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
                 "Omit the device, or make the calls one by one.",
             )
         return self.device_group(device.type)
+
+    def get_group_store(self) -> Store:
+        """Return the store by which the ranks found each other."""
+        return self.store
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> "WeftProcessGroup | None":
+        """Return a group of some ranks, None on other ranks; every rank makes the call.
+
+        The groups of other devices are split by their backends, as NCCL splits communicators.
+        """
+        ranks, limit, made = list(new_ranks), timeout or self.timeout, None
+        self._num_splits += 1
+        name = group_name or f"{self._name}:split:{self._num_splits}:{ranks}"
+        if self._rank in ranks:
+            made = WeftProcessGroup(
+                PrefixStore(f"{name}/", self.store),
+                ranks.index(self._rank),
+                len(ranks),
+                limit,
+                options=opts,
+                in_world=[self._in_world[rank] for rank in ranks] if self._in_world else ranks,
+            )
+            made.setGroupName(name)
+            made.setGroupDesc(group_desc or "")
+        wanted = {each.type for each in device_types or self._device_types}
+        for kind in sorted(wanted & self._device_groups.keys()):
+            how = ranks, limit, opts, GroupName(f"{name}/{kind}"), group_desc
+            part = split_device_group(self._device_groups[kind], kind, made, *how)
+            if made is not None:
+                made._device_groups[kind] = part
+        return made
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long a rank waits for the others."""
@@ -190,6 +238,6 @@ def _create(info: BackendOptions, options: Any) -> WeftProcessGroup:
 def register() -> None:
     """Register the backend ``weft`` of ``init_process_group``; torch keeps a name permanently."""
     if not hasattr(dist.Backend, "WEFT"):
-        dist.Backend.register_backend("weft", _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("weft", _create, extended_api=True, devices=["cpu"])
     install_batches()
     install_dist_functions()
