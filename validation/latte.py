@@ -50,7 +50,7 @@ def targets() -> Iterator[Target]:
     yield from _phases(machine)
     gathered = _by_engines("all_gather", machine)
     yield from _all_gather(gathered)
-    exchanged = _by_engines("all_to_all", machine)
+    exchanged = all_to_alls(machine)
     yield from _all_to_all(exchanged)
     yield from _all_to_all_without(machine, exchanged)
     yield from _against_rccl(machine, gathered, exchanged)
@@ -85,11 +85,19 @@ def _by_engines(kind: str, machine: Platform) -> Results:
     }
 
 
+def all_to_alls(machine: Platform, changed: dict[str, Any] | None = None) -> Results:
+    """Price all-to-alls by every variant, with numbers of the engines changed."""
+    device = machine.require_device()
+    dma = replace(device.require_dma(), **(changed or {}))
+    return _by_engines("all_to_all", replace(machine, device=replace(device, dma=dma)))
+
+
 def _speed(found: Results, name: str, nbytes: int) -> float:
     return found["dma"][nbytes].seconds / found[name][nbytes].seconds
 
 
-def _fastest(found: Results, nbytes: int) -> str:
+def fastest(found: Results, nbytes: int) -> str:
+    """Return the name of the fastest variant."""
     return min(found, key=lambda name: found[name][nbytes].seconds)
 
 
@@ -108,7 +116,7 @@ def _all_gather(found: Results) -> Iterator[Target]:
             errors.append(abs(cell.error or 0.0))
             yield cell
         known = dict(zip(("dma", *VARIANTS), (1.0, *speeds), strict=True))
-        right += known[_fastest(found, nbytes)] >= 0.97 * max(known.values())
+        right += known[fastest(found, nbytes)] >= 0.97 * max(known.values())
     yield _target(
         "all-gather, mean error of the 70 cells",
         None,
@@ -132,7 +140,7 @@ def _all_gather(found: Results) -> Iterator[Target]:
 def _all_to_all(found: Results) -> Iterator[Target]:
     """Yield the table that nothing was fitted to and that is not published: weft's prediction."""
     for nbytes in SIZES:
-        best = _fastest(found, nbytes)
+        best = fastest(found, nbytes)
         others = [name for name in found if name not in ("dma", best)]
         speeds = ", ".join(f"{name} {_speed(found, name, nbytes):.2f}" for name in others)
         plain = format_time(found["dma"][nbytes].seconds)
@@ -148,9 +156,9 @@ def _all_to_all(found: Results) -> Iterator[Target]:
 
 # What keeps variants of the all-to-all apart, and the numbers with which it does not happen.
 MECHANISMS: dict[str, dict[str, Any]] = {
-    "swaps at a rate of their own (at that of broadcasts)": {"swap_rate": 37.5e9},
+    "a rate of swaps (that of broadcasts)": {"swap_rate": 37.5e9},
     "the wait for another source": {"other_source": 0.0},
-    "looking at completions one by one": {"observe": 0.0},
+    "looking at completions": {"observe": 0.0},
     "doorbells and fetches": {"doorbell": 0.0, "fetch": 0.0},
     "starts of copies": {"start": 0.0},
 }
@@ -158,12 +166,9 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 
 def _all_to_all_without(machine: Platform, found: Results) -> Iterator[Target]:
     """Yield at how many sizes another variant would be the fastest without a mechanism."""
-    device = machine.require_device()
     for name, changed in MECHANISMS.items():
-        dma = replace(device.require_dma(), **changed)
-        other = replace(machine, device=replace(device, dma=dma))
-        without = _by_engines("all_to_all", other)
-        pairs = {n: (_fastest(found, n), _fastest(without, n)) for n in SIZES}
+        without = all_to_alls(machine, changed)
+        pairs = {n: (fastest(found, n), fastest(without, n)) for n in SIZES}
         moved = {n: pair for n, pair in pairs.items() if pair[0] != pair[1]}
         yield _target(
             f"all-to-all without {name}: sizes with another fastest variant",
@@ -187,7 +192,7 @@ def _against_rccl(machine: Platform, gathered: Results, exchanged: Results) -> I
         small = [nbytes for nbytes in SIZES if nbytes < LATENCY_BOUND[kind]]
         title = f"{kind.replace('_', '-')} of 1 KiB to {format_size(small[-1])}"
         plain, best = fits[kind]
-        fastest = {nbytes: found[_fastest(found, nbytes)][nbytes].seconds for nbytes in small}
+        ahead = {nbytes: found[fastest(found, nbytes)][nbytes].seconds for nbytes in small}
         taken = [found["dma"][n].seconds / rccl[kind][n].seconds for n in small]
         yield _target(
             f"{title}, dma slower than RCCL",
@@ -202,7 +207,7 @@ def _against_rccl(machine: Platform, gathered: Results, exchanged: Results) -> I
             f"{title}, fastest by engines slower than RCCL",
             best,
             "%",
-            weft=100 * (_mean([fastest[n] / rccl[kind][n].seconds for n in small]) - 1),
+            weft=100 * (_mean([ahead[n] / rccl[kind][n].seconds for n in small]) - 1),
             allowed=10.0,
             error_in="points",
             fitted=kind == "all_to_all",
@@ -216,7 +221,7 @@ def _against_rccl(machine: Platform, gathered: Results, exchanged: Results) -> I
 def _large(rccl: dict[int, Measured], found: Results) -> Iterator[Target]:
     large = [nbytes for nbytes in SIZES if nbytes >= LARGE]
     plain = found["dma"]
-    ahead = {nbytes: found[_fastest(found, nbytes)][nbytes] for nbytes in large}
+    ahead = {nbytes: found[fastest(found, nbytes)][nbytes] for nbytes in large}
     title = f"all-gather of {format_size(large[0])} to {format_size(large[-1])}"
     percent = partial(_target, unit="%", error_in="points")
     yield percent(

@@ -3,7 +3,9 @@
 import pytest
 
 from validation import c3
+from weft.c3 import Gemm
 from weft.c3.mechanisms import NAMES, without
+from weft.c3.strategies import grid_of
 from weft.errors import UnknownNameError
 from weft.hardware import platform
 
@@ -24,23 +26,30 @@ def test_units_that_are_lost_cost_what_was_published():
     assert [each.name for each in c3._lost_units(MACHINE) if each.met is False] == []
 
 
-def test_two_published_slowdowns_of_gemms_with_an_all_reduce_are_missed():
-    missed = [each.name for each in c3._overlapped_with_rccl(MACHINE) if each.met is False]
-    assert missed == [
-        "16384^3 overlapped with its all-reduce, static tiles",
-        "8192^3 overlapped with its all-reduce, stealing tiles",
-    ]
+def test_published_slowdowns_of_gemms_with_an_all_reduce_are_met():
+    limited = [each for each in c3._overlapped_with_rccl(MACHINE) if each.met is not None]
+    assert len(limited) == 3
+    assert [each.name for each in limited if not each.met] == []
 
 
-def test_small_gemms_suffer_more_and_dealt_tiles_most():
+def test_tiles_that_fill_whole_waves_suffer_most_and_lists_more_than_counters():
     slower = {
-        (side, family): c3.gemm_slowdown(side, f"gemm-{family}", MACHINE)
-        for side in (8192, 16384)
-        for family in ("static", "stealing")
+        (side, tiles): c3.gemm_slowdown(side, tiles, MACHINE)
+        for side in (4096, 8192, 16384)
+        for tiles in ("static", "lists", "stealing")
     }
-    assert slower[8192, "static"] > slower[16384, "static"]
-    assert slower[8192, "static"] > slower[8192, "stealing"]
-    assert slower[16384, "static"] > slower[16384, "stealing"]
+    assert slower[4096, "static"] > slower[8192, "static"] > slower[16384, "static"]
+    assert slower[8192, "static"] > slower[8192, "stealing"] + 20
+    assert slower[8192, "lists"] > slower[8192, "stealing"] + 20
+
+
+def test_hipblaslt_chooses_the_tiles_that_were_recorded_and_runs_as_fast():
+    """torch.matmul of 8192^3: tiles of 256 x 224, 1.633 ms; the stealing kernel 1.88 ms."""
+    grid = grid_of(Gemm(8192, 8192, 8192), MACHINE.require_device())
+    assert grid.tile == (256, 224)
+    assert grid.alone(304, MACHINE.require_device()) == pytest.approx(1.633e-3, rel=0.01)
+    taken = grid_of(Gemm(8192, 8192, 8192, tiles="stealing"), MACHINE.require_device())
+    assert taken.alone(304, MACHINE.require_device()) == pytest.approx(1.88e-3, rel=0.01)
 
 
 def test_fewer_numbers_are_fitted_than_figures_they_explain():
@@ -58,9 +67,9 @@ def test_a_mechanism_can_be_switched_off_and_changes_something(name):
     assert [row.seconds for row in off] != [row.seconds for row in c3.priced_list(MACHINE)]
 
 
-def test_without_load_and_admission_overlap_would_be_better():
+def test_without_clocks_load_and_admission_overlap_would_be_better():
     rows = c3.priced_list(MACHINE)
-    for name, strategy in (("load", "dma"), ("load", "priority"), ("admission", "concurrent")):
+    for name, strategy in (("clock", "dma"), ("load", "priority"), ("admission", "concurrent")):
         better = c3.priced_list(without(MACHINE, name))
         assert c3.mean_percent(better, strategy) > c3.mean_percent(rows, strategy) + 5
 

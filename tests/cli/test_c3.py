@@ -102,3 +102,23 @@ def test_a_page_has_a_bar_for_every_strategy(tmp_path):
     assert main(["c3", "--on", "mi300x-8", *pair, "-o", str(page)]) == 0
     assert "partition" in page.read_text()
     assert 'class="track"' in page.read_text()
+
+
+def test_tiles_that_are_taken_from_a_counter_are_asked_for(capsys):
+    pair = ("c3", "--on", "mi300x-8", "--gemm", "8192x8192x8192", "--collective", "all_reduce")
+    seconds = {}
+    for tiles in ("static", "stealing", "lists"):
+        (row,) = results(
+            capsys, *pair, "--strategy", "priority", "--size", "128MiB", "--tiles", tiles
+        )
+        assert row["tiles"] == tiles
+        seconds[tiles] = row["seconds"] / row["t_compute"]
+    assert seconds["stealing"] < seconds["static"]
+    assert seconds["stealing"] < seconds["lists"]
+
+
+def test_a_schedule_of_tiles_that_does_not_exist_is_refused(capsys):
+    assert main([*PAIR, "--tiles", "dealt"]) == 2
+    assert "static, stealing, lists" in capsys.readouterr().err
+    assert main(["c3", "--on", "mi300x-8", "--tiles", "lists"]) == 2
+    assert "--tiles needs --gemm" in capsys.readouterr().err

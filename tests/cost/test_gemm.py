@@ -64,14 +64,14 @@ def test_a_cache_that_keeps_nothing_live_refetches_nothing():
     assert grid.traffic_on(304, calm) < grid.traffic_on(304, DEVICE)
 
 
-@pytest.mark.parametrize("family", ["gemm-static", "gemm-stealing"])
+@pytest.mark.parametrize("family", ["gemm-lists", "gemm-stealing"])
 def test_a_persistent_kernel_has_the_largest_tile(family):
     assert gemm_grid((512, 512, 512), "bf16", DEVICE, family).tile == TILES[0]
 
 
 def test_local_memory_bounds_the_workgroups_of_a_unit():
     small = gemm_grid((64, 64, 4096), "bf16", DEVICE)
-    assert small.slots > gemm_grid((8192, 8192, 8192), "bf16", DEVICE, "gemm-static").slots == 1
+    assert small.slots > gemm_grid((8192, 8192, 8192), "bf16", DEVICE, "gemm-lists").slots == 1
 
 
 def test_an_empty_product_is_no_grid():

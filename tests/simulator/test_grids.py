@@ -97,7 +97,7 @@ def test_a_launch_before_a_gemm_holds_its_units_and_returns_them():
 
 def test_workgroups_with_lists_of_tiles_wait_for_a_unit_with_all_of_their_list():
     # 100 lists of 10 tiles: 50 start at once, the others when the launch returns its units.
-    found = ends(first_then(busy(4 * TILE, 50), gemm(25600, "gemm-static")))
+    found = ends(first_then(busy(4 * TILE, 50), gemm(25600, "gemm-lists")))
     assert found["stream1"][1] == close(14 * TILE)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from validation.latte_winners import winners
 from weft.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,6 +30,10 @@ def test_the_packets_are_printed(capsys):
 def test_its_commands_run(capsys, command):
     assert main(shlex.split(command)[1:]) == 0
     assert capsys.readouterr().out
+
+
+def test_its_tables_of_all_to_alls_are_what_the_command_prints():
+    assert winners().strip() in PAGE
 
 
 def test_every_plot_it_shows_exists():

@@ -3,7 +3,7 @@
 from weft.c3.advice import Advice, advise, advised_rows
 from weft.c3.mechanisms import MECHANISMS, without
 from weft.c3.pair_pricing import PricedPair, Pricer, price_scenario, scenarios_of
-from weft.c3.scenarios import GEMMS, SCENARIOS, Gemm, Scenario, parse_gemm
+from weft.c3.scenarios import GEMMS, SCENARIOS, TILE_SCHEDULES, Gemm, Scenario, parse_gemm
 from weft.c3.strategies import STRATEGIES, pair_schedule, without_units
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "MECHANISMS",
     "SCENARIOS",
     "STRATEGIES",
+    "TILE_SCHEDULES",
     "Advice",
     "Gemm",
     "PricedPair",

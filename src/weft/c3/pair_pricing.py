@@ -207,6 +207,7 @@ class PricedPair:
         return {
             "scenario": self.scenario.name,
             "gemm": str(self.scenario.gemm),
+            "tiles": self.scenario.gemm.tiles,
             "collective": self.scenario.collective,
             "nbytes": self.scenario.nbytes,
             "strategy": self.choice.name,

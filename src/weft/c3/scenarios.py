@@ -11,22 +11,35 @@ from dataclasses import dataclass
 from weft.errors import UsageError
 
 MIB = 1 << 20
+# static: the grid that a library chooses, a workgroup for each tile, in waves. stealing: persistent
+# workgroups that take the next tile from a counter. lists: persistent workgroups, one a unit, each
+# with a list of tiles.
+TILE_SCHEDULES = {"static": "gemm", "stealing": "gemm-stealing", "lists": "gemm-lists"}
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """C = A x B of ``m`` x ``n``, summed over ``k``: m tokens pass a weight of k x n."""
+    """C = A x B of ``m`` x ``n``, summed over ``k``: m tokens pass a weight of k x n.
+
+    ``tiles`` says who computes which tile: ``TILE_SCHEDULES`` has the schedules.
+    """
 
     m: int
     n: int
     k: int
     dtype: str = "bf16"
+    tiles: str = "static"
+
+    @property
+    def family(self) -> str:
+        """The kernel's family in the cost models."""
+        return TILE_SCHEDULES[self.tiles]
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
 
-def parse_gemm(text: str, dtype: str = "bf16") -> Gemm:
+def parse_gemm(text: str, dtype: str = "bf16", tiles: str = "static") -> Gemm:
     """Read m x n x k.
 
     >>> parse_gemm("128x57344x8192").n
@@ -37,8 +50,12 @@ def parse_gemm(text: str, dtype: str = "bf16") -> Gemm:
         raise UsageError(
             f"cannot read {text!r} as a GEMM", "Write rows x columns x depth, as 4096x57344x8192."
         )
+    if tiles not in TILE_SCHEDULES:
+        raise UsageError(
+            f"--tiles: unknown schedule (got {tiles!r})", f"Use {', '.join(TILE_SCHEDULES)}."
+        )
     m, n, k = map(int, sides)
-    return Gemm(m, n, k, dtype)
+    return Gemm(m, n, k, dtype, tiles)
 
 
 @dataclass(frozen=True, slots=True)

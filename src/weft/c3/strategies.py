@@ -104,9 +104,9 @@ def _check_units(choice: Strategy, device: Device) -> None:
         )
 
 
-def grid_of(gemm: Gemm, device: Device, family: str = "gemm") -> Grid:
+def grid_of(gemm: Gemm, device: Device) -> Grid:
     """The tiles of a GEMM on a device."""
-    return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device, family)
+    return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device, gemm.family)
 
 
 def without_units(gemm: Gemm, lost: int, device: Device) -> float:
@@ -114,13 +114,13 @@ def without_units(gemm: Gemm, lost: int, device: Device) -> float:
     return grid_of(gemm, device).alone(max(1, device.units - lost), device)
 
 
-def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
+def gemm_kernel(gemm: Gemm, device: Device) -> Kernel:
     """The GEMM as a command."""
-    grid = grid_of(gemm, device, family)
+    grid = grid_of(gemm, device)
     return Kernel(
         "gemm",
         Cost(
-            family,
+            gemm.family,
             (gemm.m, gemm.n, gemm.k),
             gemm.dtype,
             flops=2.0 * gemm.m * gemm.n * gemm.k,
@@ -130,12 +130,10 @@ def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
     )
 
 
-def pair_schedule(
-    scenario: Scenario, choice: Strategy, platform: Platform, *, family: str = "gemm"
-) -> Schedule:
+def pair_schedule(scenario: Scenario, choice: Strategy, platform: Platform) -> Schedule:
     """The scenario carried out by a strategy."""
     check_choice(choice, scenario.collective, platform)
-    kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
+    kernel = gemm_kernel(scenario.gemm, platform.require_device())
     if choice.kind.by_engines:
         return _with_engines(scenario, choice, platform, kernel)
     name = f"{choice} {scenario.collective} with {scenario.gemm}"
@@ -148,9 +146,9 @@ def pair_schedule(
     return _joined(inner, name, lambda comm: _two_streams(kernel, comm, masked, comm_first=first))
 
 
-def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm") -> Schedule:
+def compute_alone(scenario: Scenario, platform: Platform) -> Schedule:
     """Return the GEMM alone."""
-    kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
+    kernel = gemm_kernel(scenario.gemm, platform.require_device())
     queues = (Queue("host", (Submit(SELF, COMPUTE, 1),)), Queue(COMPUTE, (kernel,)))
     ranks = platform.num_ranks
     return Schedule(f"{scenario.gemm}", ranks, (Program(range(ranks), queues),))

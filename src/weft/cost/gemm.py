@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
 # A workgroup for each tile, dispatched as slots come free; persistent workgroups, one a unit, that
 # loop over tiles dealt to them beforehand, or take the next one from a counter.
-FAMILIES = ("gemm", "gemm-static", "gemm-stealing")
+FAMILIES = ("gemm", "gemm-lists", "gemm-stealing")
 LINE = 128  # bytes of a cache line: L2 of MI300X, H100 and A100 alike
 STEP = 64  # bytes of a row that one step along k takes, twice buffered: half a cache line
 
-# Sides of the tiles that libraries choose from (hipBLASLt and cuBLASLt have these and more).
-TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# Sides of the tiles that libraries choose from (hipBLASLt and cuBLASLt have these and more). Those
+# between 128 and 256 were recorded of hipBLASLt on MI300X (ROCm/tritonBLAS, overlap-analysis.md).
+TILES = (
+    *((256, 256), (512, 128), (256, 224), (256, 192), (256, 176), (256, 160), (256, 128)),
+    *((128, 256), (128, 128), (128, 64), (64, 128), (64, 64)),
+)
 # A tile of m x n loads (m + n) for m n: what a step costs besides its products, in rows.
 # 128 x 128 tiles then reach 85 % of what 256 x 256 do where nothing else holds them up, the ratio
 # that CUTLASS reports between the two.
@@ -177,32 +181,42 @@ def is_gemm(cost: Cost) -> bool:
 def gemm_grid(
     shape: tuple[int, int, int], dtype: str, device: Device, family: str = "gemm"
 ) -> Grid:
-    """The grid that a library chooses: the fastest on the whole device, alone.
+    """The grid that a library chooses: the one it expects to be the fastest on the whole device.
 
-    Persistent kernels are written for one tile, the largest. One with a static schedule has a
-    workgroup for each unit, with a list of tiles; a workgroup that finds no unit free waits for one
-    with all of its list.
+    Libraries rank tiles by the loads that their products have to hide, also where a device reaches
+    its sustained rate with any of them. Persistent kernels are written for one tile, the largest.
+    One with lists has a workgroup for each unit, and one that finds no unit free waits with all of
+    its list.
     """
     fits = [tile for tile in TILES if _by_registers(tile, device)] or TILES[-1:]
     grids = [_grid(shape, dtype, tile, device) for tile in fits]
 
-    if family == "gemm-static":
+    if family == "gemm-lists":
         return replace(grids[0], dealt=device.units)
     if family == "gemm-stealing":
         return grids[0]
 
-    def measured(grid: Grid) -> float:
-        loads = grid.inner_traffic() / device.kernels.l2_rate
-        return grid.alone(device.units, device) + UNHIDDEN * loads
+    sustained = flops_of(device, dtype).achieved / device.units * _loading(fits[0])
 
-    return min(grids, key=measured)
+    def expected(grid: Grid) -> float:
+        loads = grid.inner_traffic() / device.kernels.l2_rate
+        ranked = 2.0 * grid.tile[0] * grid.tile[1] * grid.k * _loading(grid.tile) / sustained
+        busy = grid.seconds(device.units) * max(1.0, ranked / grid.tile_seconds)
+        by_memory = grid.traffic_on(device.units, device) / device.memory_rate
+        return max(busy, by_memory, loads) + UNHIDDEN * loads
+
+    return min(grids, key=expected)
+
+
+def _loading(tile: tuple[int, int]) -> float:
+    """How long a step takes, in what its products alone would."""
+    return 1 + LOADING * (1 / tile[0] + 1 / tile[1])
 
 
 def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device: Device) -> Grid:
     """Tiles at the rate that software sustains, or what the loads of a tile leave of the peak."""
     flops = flops_of(device, dtype)
-    peak = flops.rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
-    rate = min(flops.achieved, peak) / device.units
+    rate = min(flops.achieved, flops.rated / _loading(tile)) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
     recipe, slots = recipe_of(dtype), _slots(tile, device)
     items = ceil(recipe.activation), ceil(recipe.output)

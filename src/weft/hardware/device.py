@@ -132,10 +132,10 @@ class Kernels:
     l2_slices: Few = 2
     l2_ways: Few = 16
     l2_rate: Rate = 5.5e12
-    live_steps: Number = 1.4
-    overcommit: Number = 2.0
-    load_latency: Number = 0.93
-    dispatch_share: Number = 0.016
+    live_steps: Number = 1.2
+    overcommit: Number = 1.5
+    load_latency: Number = 0.65
+    dispatch_share: Number = 0.02
     clock_coupling: Number = 1.0
     staging: Number = 2.0
     pieces: Few = 1

@@ -48,6 +48,14 @@ def c3(
         typer.Option(metavar="S,..", help="Sizes of the collective; default: as long as the GEMM."),
     ] = None,
     dtype: Annotated[str, typer.Option(metavar="T", help="Dtype of the GEMM.")] = "bf16",
+    tiles: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEDULE",
+            help="Tiles of the GEMM: static (the library's grid), stealing (persistent workgroups "
+            "take them from a counter) or lists (persistent, dealt beforehand).",
+        ),
+    ] = None,
     strategy: Annotated[
         str | None, typer.Option(metavar="S,..", help="Strategies; default: all that apply.")
     ] = None,
@@ -73,7 +81,8 @@ def c3(
     """Predict pairs; without a GEMM the thirty published scenarios."""
     kinds = named(collective, "--collective")
     if run:
-        given = {"--gemm": gemm, "--strategy": strategy, "--units": units, "--off": off}
+        given = {"--gemm": gemm, "--tiles": tiles, "--strategy": strategy, "--units": units}
+        given["--off"] = off
         _refuse([name for name, value in given.items() if value is not None])
         path = output_path(output, (".csv",))
         rows = c3_here(kinds, size, _ratios(ratio), num_ranks=ranks, rounds=rounds, json=json)
@@ -84,7 +93,7 @@ def c3(
     path = output_path(output, (".csv", ".html"))
     platform = _platform(on, words(off))
     pricer = Pricer(platform)
-    scenarios = _scenarios(gemm, kinds, size, dtype, pricer)
+    scenarios = _scenarios(gemm, kinds, size, (dtype, tiles or "static"), pricer)
     rows = [
         row
         for each in track(scenarios, "pricing")
@@ -139,7 +148,11 @@ def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
 
 
 def _scenarios(
-    gemm: str | None, kinds: tuple[str, ...], size: str | None, dtype: str, pricer: "Pricer"
+    gemm: str | None,
+    kinds: tuple[str, ...],
+    size: str | None,
+    kernel: tuple[str, str],
+    pricer: "Pricer",
 ) -> "list[Scenario]":
     """Return every combination of GEMM, collective and size, or the published list."""
     from weft.c3 import SCENARIOS, parse_gemm, scenarios_of
@@ -148,7 +161,9 @@ def _scenarios(
     if gemm is None:
         if size is not None:
             raise UsageError("--size needs --gemm", "For example --gemm 4096x57344x8192.")
+        if kernel[1] != "static":
+            raise UsageError("--tiles needs --gemm", "For example --gemm 8192x8192x8192.")
         return list(SCENARIOS)
-    gemms = [parse_gemm(word, dtype) for word in named(gemm, "--gemm")]
+    gemms = [parse_gemm(word, *kernel) for word in named(gemm, "--gemm")]
     sizes = parse_sizes(size) if size else None
     return [each for one in gemms for each in scenarios_of(one, kinds, sizes, pricer)]
