@@ -90,6 +90,7 @@ class CollectiveUse:
     link: float | None
     basis: str
     last_rank: int | None = None  # the rank that all others waited for
+    ranks: tuple[int, ...] = ()  # of the group; empty if the file does not list them
 
 
 @dataclass(frozen=True, slots=True)
