@@ -11,10 +11,11 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-# room: the rooms it may import besides itself, errors and units
+# room: the rooms it may import besides itself, errors, units and result_tables
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "result_tables": set(),
     "schedule": set(),
     "hardware": set(),
     "compress": {"_core"},
@@ -50,7 +51,7 @@ PACKAGES = {
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli", "report"},
-    "pandas": {"trace"},
+    "pandas": {"result_tables"},
     "distributed": {"sweep"},
     "pyarrow": {"cli"},
     "yaml": {"models"},
@@ -128,7 +129,7 @@ class Import:
             return True
         if self.package == "weft":
             room = room_of(self.target)
-            shared = {self.module.room, "errors", "units"}
+            shared = {self.module.room, "errors", "units", "result_tables"}
             return room in shared | ROOMS.get(self.module.room, set())
         if self.package in sys.stdlib_module_names:
             return True
