@@ -64,10 +64,12 @@ def _priced(loss: Loss, answers: list[Answer], found: JobAnalysis) -> StepAdvice
     gains = {outcome.name: outcome.gain for outcome in answer.outcomes}
     if advice.change == KERNELS:
         return advice
+    if advice.doubt:  # it says itself why no replay can tell
+        return advice
     if not advice.change:
         share = min(advice.share, gains.get(_HOST, advice.share))
         bound = replace(advice, share=share, gain=share * answer.replayed_step)
-        return _bounded(bound, advice.doubt or _NO_CHANGE)
+        return _bounded(bound, _NO_CHANGE)
     if advice.change == NO_STRAGGLER and answer.straggler is not None:
         title, why = late_rank(found.stragglers, answer.straggler)
         advice = replace(advice, title=title, why=why)
