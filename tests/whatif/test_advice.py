@@ -265,9 +265,11 @@ def test_collectives_of_unknown_size_are_a_bound_that_says_what_to_record(tmp_pa
     for each in events:
         for key in ("In msg nelems", "Out msg nelems", "dtype"):
             each["args"].pop(key, None)
-    merge = next(a for a in analyze(one(tmp_path, events)).advice if a.title.startswith("Merge"))
+    paths = one(tmp_path, events)
+    merge = next(each for each in bounds_of(paths).advice if each.title.startswith("Merge"))
     assert merge.basis == BOUND
     assert "record_shapes" in merge.doubt
+    assert "bucket_cap_mb" in analyze(paths).advice[0].how
 
 
 def test_few_large_collectives_are_not_merged(tmp_path):
