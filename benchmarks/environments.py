@@ -34,7 +34,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
             *("intel-cmplr-lib-rt", "tcmlib", "numpy"),
         ),
     ),
-    "hta": (("HolisticTraceAnalysis", "pandas<3"),),  # with pandas 3 it cannot read a trace
+    # HolisticTraceAnalysis until 0.5; with pandas 3 it cannot read every trace
+    "traceinsight": (("traceinsight==0.6.1", "pandas<3"),),
     "fbgemm": (("numpy",), ("--no-deps", _FBGEMM)),
     "torchrec": (
         (

@@ -22,11 +22,11 @@ QUESTION = "How much communication do Inductor's order and weft's leave exposed?
 def run(options: Options) -> Iterator[Row]:
     """Order each graph by both, without and with Inductor's buckets."""
     from benchmarks.torch_fx_graphs import ordered_by_both, training_graphs
-    from weft.torch import inductor_prices
+    from weft.torch import runtime_estimator
 
     del options
     folder = data_folder("fx_graphs") / "fx_graphs"
-    kernels = inductor_prices("h100-8")
+    kernels = runtime_estimator("h100-8")
     for name in training_graphs(folder):
         for buckets in (False, True):
             found = ordered_by_both(folder, name, kernels, buckets=buckets)

@@ -25,7 +25,7 @@ QUESTION = "How long does it take to load and analyse a trace, and how much memo
 EVENTS = 100_000
 _REAL = "hta_traces/recsys_8xA100_rank3.json.gz"  # 109,123 events
 _TIMEOUT = 900.0  # seconds for one trace
-_PEERS = ("hta",)
+_PEERS = ("traceinsight",)
 
 
 def run(options: Options) -> Iterable[Row]:
@@ -77,9 +77,16 @@ def _cases(options: Options) -> list[_Case]:
 
 
 def analyzed(path: str) -> dict[str, Any]:
-    """Load and analyse one file; return what shows that it was done."""
+    """Load and analyse one file; return parts of the answers: overlap, kernels, idle time."""
     rank = analyze(path).ranks[0]
-    return {"events": rank.trace.num_events, "steps": len(rank.steps), "busy": rank.total.busy}
+    return {
+        "events": rank.trace.num_events,
+        "steps": len(rank.steps),
+        "busy": rank.total.busy,
+        "exposed": rank.total.exposed,
+        "kernels": len(rank.kernel_table),
+        "idle": sum(part.seconds for part in rank.idle),
+    }
 
 
 def _measured(case: _Case, path: Path, options: Options) -> Row:
@@ -92,23 +99,22 @@ def _measured(case: _Case, path: Path, options: Options) -> Row:
         found.update(cost.value)
         return cost.wall
 
-    def hta() -> float:
-        answer = _ask_hta(path)
-        peaks["hta"] = max(peaks.get("hta", 0), answer["peak_bytes"])
+    def traceinsight() -> float:
+        answer = _ask_traceinsight(path)
+        peaks["traceinsight"] = max(peaks.get("traceinsight", 0), answer["peak_bytes"])
         return float(answer["wall"])
 
-    peers = {"hta": hta} if "hta" in options.against else {}
+    peers = {"traceinsight": traceinsight} if options.against else {}
     row = measure("traces", case.about, weft, peers, rounds=options.rounds, warmups=1)
-    memory = {"peak_bytes": peaks["weft"]}
-    if "hta" in peaks:
-        memory["hta_peak_bytes"] = peaks["hta"]
+    memory = {"peak_bytes": peaks.pop("weft")}
+    memory |= {f"{name}_peak_bytes": peak for name, peak in peaks.items()}
     more = {**memory, "file_bytes": path.stat().st_size, **found}
     return Row(row.bench, row.case, row.times, row.peers, more)
 
 
-def _ask_hta(path: Path) -> dict[str, Any]:
-    home = environments.environment("hta", environments.root(), _notice)
-    script = Path(__file__).with_name("hta_reader.py")
+def _ask_traceinsight(path: Path) -> dict[str, Any]:
+    home = environments.environment("traceinsight", environments.root(), _notice)
+    script = Path(__file__).with_name("traceinsight_reader.py")
     command = [str(home / "bin" / "python"), str(script), str(path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
@@ -116,8 +122,8 @@ def _ask_hta(path: Path) -> dict[str, Any]:
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         spoken = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RunError(
-            f"HolisticTraceAnalysis did not read {path.name}: {spoken[-1]}",
-            "Leave hta out of --against.",
+            f"traceinsight did not read {path.name}: {spoken[-1]}",
+            "Leave traceinsight out of --against.",
         ) from error
     return answer
 

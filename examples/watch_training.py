@@ -36,7 +36,8 @@ def main() -> None:
         torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    report = weft.torch.overlap_report(every=100, html="overlap.html")
+    trace = os.environ.get("TRACE")  # rank{rank}.json keeps the profile of each rank
+    report = weft.torch.overlap_report(every=100, html="overlap.html", trace=trace)
     plan = schedule(wait=10, warmup=2, active=5, repeat=1)
     with (
         weft.torch.monitor(interval=1.0, log=print),

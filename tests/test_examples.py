@@ -47,3 +47,25 @@ def test_watch_training_names_the_rank_that_loads_slowly(tmp_path):
     assert "slowest rank 1" in done.stdout
     assert "slowest is rank 1" in done.stdout
     assert (tmp_path / "overlap.html").stat().st_size > 0
+
+
+@pytest.mark.torch
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "path", sorted((EXAMPLES / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_a_notebook_runs_to_its_end(path, tmp_path, monkeypatch):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("pandas")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    book = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in book.cells), "clear the outputs of the notebook"
+    client = nbclient.NotebookClient(
+        book, timeout=90, resources={"metadata": {"path": str(path.parent)}}
+    )
+    client.execute()
+    shown = [out for cell in book.cells for out in cell.get("outputs", ())]
+    assert any("text/html" in out.get("data", {}) for out in shown)

@@ -11,10 +11,11 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-# layer: the layers it may import besides itself, errors and units
+# layer: the layers it may import besides itself, errors, units and result_tables
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "result_tables": set(),
     "schedule": set(),
     "hardware": set(),
     "compress": {"_core"},
@@ -50,7 +51,7 @@ PACKAGES = {
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli", "report"},
-    "pandas": {"trace"},
+    "pandas": {"result_tables"},
     "distributed": {"sweep"},
     "pyarrow": {"cli"},
     "yaml": {"models"},
@@ -128,7 +129,7 @@ class Import:
             return True
         if self.package == "weft":
             layer = layer_of(self.target)
-            shared = {self.module.layer, "errors", "units"}
+            shared = {self.module.layer, "errors", "units", "result_tables"}
             return layer in shared | LAYERS.get(self.module.layer, set())
         if self.package in sys.stdlib_module_names:
             return True

@@ -86,7 +86,7 @@ _PACKAGES = frozenset(
     {
         *("c3", "calibration", "collectives", "compress", "cost", "errors", "fused", "gpu"),
         *("hardware", "models", "planner", "report", "runtime", "schedule", "serving"),
-        *("simulator", "step", "sweep", "timeline", "torch", "trace", "units"),
+        *("result_tables", "simulator", "step", "sweep", "timeline", "torch", "trace", "units"),
         "whatif",
     }
 )

@@ -40,10 +40,10 @@ def test_an_unknown_peer_is_refused():
 
 def test_a_peer_that_fails_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    python = environments.root() / "hta" / "bin" / "python"
+    python = environments.root() / "traceinsight" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho 'no such module' >&2\nexit 3\n")
     python.chmod(0o755)
-    (environments.root() / "hta" / "complete").touch()
+    (environments.root() / "traceinsight" / "complete").touch()
     with pytest.raises(RunError, match="no such module"):
-        traces._ask_hta(tmp_path / "a.json")
+        traces._ask_traceinsight(tmp_path / "a.json")

@@ -118,3 +118,13 @@ def test_a_trace_that_names_no_device_has_its_communication_mentioned(tmp_path, 
     text = capsys.readouterr().out
     assert "the split of waiting for other ranks and moving bytes is unknown" in text
     assert "1. Hide communication behind computation: saves" in text
+
+
+def test_the_text_lists_kernels_and_idle_time_of_the_mean_step(tmp_path, capsys):
+    paths = job(tmp_path, (200.0, 700.0))
+    assert main(["analyze", *map(str, paths)]) == 0
+    text = capsys.readouterr().out
+    assert "Kernels in the mean step" in text
+    assert "matrix products" in text
+    idle = text.split("idle ")[1].split("\n")[0]
+    assert f"Why the GPU idles, {idle} of a step" in text

@@ -15,7 +15,7 @@ from weft.hardware import platform_names
 VERBS = (
     *("tour", "doctor", "platforms", "calibrate", "collective", "copies", "kernel", "c3"),
     *("analyze", "whatif", "predict", "plan", "shard", "serve", "sweep", "bench", "validate"),
-    "gpu-check",
+    *("gpu-check", "watch", "diff", "export"),
 )
 
 

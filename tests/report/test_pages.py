@@ -145,13 +145,15 @@ def test_a_trace_without_gpu_events_has_a_page_that_says_so(tmp_path):
     assert "contain no GPU events" in text
 
 
-def test_parts_of_a_rank_fill_what_was_recorded(tmp_path):
+def test_parts_of_a_rank_fill_its_mean_step(tmp_path):
     from weft.report.breakdown import by_rank, split_parts
 
     analysis = analysed(tmp_path)
     section = by_rank(analysis.ranks)
     for rank, row in zip(analysis.ranks, section.rows, strict=True):
-        assert row["all"] == pytest.approx(rank.span)
+        assert row["all"] == pytest.approx(rank.seconds)
+        idle = sum(value for key, value in row.items() if key.startswith("idle"))
+        assert idle == pytest.approx(rank.mean_idle)
         assert sum(split_parts(rank.total).values()) == pytest.approx(rank.total.busy)
 
 

@@ -54,6 +54,26 @@ def test_a_terminal_gets_colours_and_wrapped_lines():
     )  # fmt: skip
 
 
+def test_a_narrow_window_omits_spare_columns_and_wraps_text():
+    columns = [
+        Column("name", "name", right=False),
+        Column("seconds", "time", "{:.1f} s".format),
+        Column("bytes", "bytes moved", spare=True),
+        Column("why", "why", right=False),
+    ]
+    row = {
+        "name": "a long name of a collective",
+        "seconds": 1.0,
+        "bytes": 12345678,
+        "why": "x " * 9,
+    }
+    for width in (40, 60, 200):
+        lines = printed(print_table, columns, [row], width=width).splitlines()
+        assert all(len(line) <= width for line in lines)
+        assert ("12345678" in "".join(lines)) == (width > 40)
+    assert len(lines) == 2  # a wide window wraps nothing
+
+
 def test_no_title_is_no_header():
     assert printed(print_table, [Column("name", "")], [{"name": "ring"}]) == "ring\n"
 

@@ -17,7 +17,7 @@ from torch._inductor.fx_passes import node_runtime_estimation, overlap_schedulin
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from unittest import mock
-from weft.torch.apply.inductor_overlap import inductor_prices, overlap_graph, schedule_overlap
+from weft.torch.apply.inductor_overlap import runtime_estimator, overlap_graph, schedule_overlap
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
 c10d = torch.ops._c10d_functional
@@ -42,7 +42,7 @@ def made(rows, shards=3):
     graph.output((x,))
     return fx.GraphModule(torch.nn.Module(), graph)
 
-prices = inductor_prices("h100-8")
+prices = runtime_estimator("h100-8")
 gm = made(8192)
 graph = overlap_graph(gm, prices)
 assert sum(node.comm for node in graph.nodes) > 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import weft
-from tests.trace.events import event, kernel, launch, mark, written
+from tests.trace.events import all_reduce, event, kernel, launch, mark, written
 from tests.whatif.jobs import (
     apart,
+    back,
     busy_steps,
     exposed_steps,
     graph_steps,
@@ -202,6 +203,79 @@ def test_layers_of_a_server_are_no_steps(tmp_path):
     assert rank.steps_found
     assert len(rank.steps) == 5
     assert rank.step_time == pytest.approx((324 * 10 + 200) * 1e-6)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "execute_context_0(0)_generation_8(8)",
+        "context_1(512)_generation_3(3)",
+        "[Executor] _forward_step 7: 1 ctx reqs, 3 gen reqs",
+    ],
+)
+def test_a_pass_that_a_server_marks_is_a_step(tmp_path, name):
+    """Passes of unequal lengths repeat layer by layer only; the marks tell them apart."""
+    events, now, number = [], 0.0, 0
+    for layers in (32, 8, 32, 24, 32, 8):
+        begin = now
+        for n in range(10 * layers):
+            number += 1
+            events += [launch(now, number, dur=2), kernel(now + 4, 9, f"layer_{n % 10}", 7, number)]
+            now += 10
+        events.append(event(name, "user_annotation", begin, now - begin, 1))
+        now += 100
+    rank = bounds_of(one(tmp_path, events)).ranks[0]
+    assert [step.split.num_gpu_events for step in rank.steps] == [320, 80, 320, 240, 320, 80]
+    assert not rank.steps_found
+    assert any("forward pass" in note for note in rank.notes)
+
+
+def many_small(steps=4, count=40, **more):
+    """Steps that end in many small all-reduces, which nothing overlaps; the host waits for them."""
+    events, number, period = [], 0, 1100.0 + 41 * count
+    for step in range(steps):
+        zero = period * step
+        events += [mark(step, zero, period - 1), launch(zero + 1, number)]
+        events.append(kernel(zero + 10, 1000, correlation=number))
+        events.append(event("cudaStreamWaitEvent", "cuda_runtime", zero + 3, 0, 1))
+        for n in range(count):
+            number += 1
+            events.append(launch(zero + 4 + 2 * n, number))
+            events.append(all_reduce(zero + 1011 + 41 * n, 40, number, **more))
+        events.append(event("cudaStreamWaitEvent", "cuda_runtime", zero + 5 + 2 * count, 0, 1))
+        number += 1
+        events += back(zero + 6 + 2 * count, 2, number, zero + 1020 + 41 * count)
+        number += 1
+    return events
+
+
+def test_many_small_collectives_want_larger_buckets_not_smaller_pieces(tmp_path):
+    analysis = analyze(one(tmp_path, many_small(nelems=1024)))
+    merge = next(each for each in analysis.advice if each.title.startswith("Merge"))
+    assert merge.title == "Merge 40 small collectives into fewer, larger ones"
+    assert (merge.basis, merge.change) == (REPLAYED, "buckets*40")
+    assert merge.gain > 0
+    assert "40 all_reduce of 4 KiB" in merge.why
+    assert "bucket_cap_mb" in merge.how
+    assert not any("smaller pieces" in each.how for each in analysis.advice)
+
+
+def test_collectives_of_unknown_size_are_a_bound_that_says_what_to_record(tmp_path):
+    events = many_small()
+    for each in events:
+        for key in ("In msg nelems", "Out msg nelems", "dtype"):
+            each["args"].pop(key, None)
+    paths = one(tmp_path, events)
+    merge = next(each for each in bounds_of(paths).advice if each.title.startswith("Merge"))
+    assert merge.basis == BOUND
+    assert "record_shapes" in merge.doubt
+    assert "bucket_cap_mb" in analyze(paths).advice[0].how
+
+
+def test_few_large_collectives_are_not_merged(tmp_path):
+    advice = analyze(one(tmp_path, exposed_steps())).advice
+    assert advice
+    assert not any(each.title.startswith("Merge") for each in advice)
 
 
 def test_no_step_begins_inside_a_graph(tmp_path):

@@ -6,13 +6,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from weft.report.text import Column, page, print_table
+from weft.report.text import Column, page, print_table, sentence
+from weft.timeline.kernel_names import short_name
 from weft.trace import Analysis, CollectiveUse, RankAnalysis
 from weft.trace.analysis.analysis_result import REPLAYED, StepAdvice, TimePart, TimeSplit
+from weft.trace.analysis.kernel_families import COMMUNICATION, COPIES
 from weft.units import format_rate, format_size, format_time
 
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
+_MOST_KERNELS = 8
 _MOST_RANKS = 16  # of more, those that others wait for and the slowest
 _NAME = 70  # characters of a kernel name that are shown
 _SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
@@ -30,6 +33,7 @@ def print_analysis(analysis: Analysis) -> None:
         _print_steps(shown, several=len(analysis.ranks) > 1)
         _print_collectives(shown, several=len(analysis.ranks) > 1)
         _print_slowdowns(shown)
+        _print_kernels(shown)
         _print_reasons(shown)
     _print_stragglers(analysis)
     _print_notes(analysis)
@@ -93,9 +97,10 @@ def _print_advice(analysis: Analysis) -> None:
         return
     print(f"\n{page_bold('Do first')} (replayed gains are those of weft whatif)")
     for number, advice in enumerate(analysis.advice, start=1):
-        print(f"{number}. {page_bold(advice.title)}: {gain_of(advice)}")
+        place = page()
+        place.write_wrapped(f"{number}. {page_bold(advice.title)}: {gain_of(advice)}", "   ")
         _print_wrapped(f"{advice.why}.", indent="   ")
-        _print_wrapped(f"{advice.how[0].upper()}{advice.how[1:]}.", indent="   ")
+        _print_wrapped(sentence(advice.how), indent="   ")
 
 
 def gain_of(advice: StepAdvice) -> str:
@@ -122,10 +127,10 @@ def _print_ranks(analysis: Analysis) -> None:
         Column("rank", "rank", style="bold"),
         Column("step", "step", format_time),
         Column("compute", "compute", format_time),
-        Column("communication", "comm", format_time),
+        Column("communication", "comm", format_time, spare=True),
         Column("exposed", "exposed", format_time),
         Column("waiting", "waiting", format_time),
-        Column("moving", "moving", format_time),
+        Column("moving", "moving", format_time, spare=True),
         Column("idle", "idle", format_time),
         Column("bar", "where it goes", right=False),
     ]
@@ -191,7 +196,8 @@ def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
     ]
     names = ("wall", "period", "busy", "compute", "communication", "exposed", "waiting")
     columns = [Column("name", "step", right=False, style="bold")]
-    columns += [Column(name, name, format_time) for name in names]
+    spared = ("wall", "compute", "communication")
+    columns += [Column(name, name, format_time, spare=name in spared) for name in names]
     more = len(rank.steps) - len(rows)
     title = f"Steps{f' of rank {rank.rank}' if several else ''}"
     title += ": wall on the host, period on the GPU; the rest of what each launched"
@@ -217,15 +223,15 @@ def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
     columns = [
         Column("kind", "collective", right=False, style="bold"),
         Column("nbytes", "size", format_size),
-        Column("dtype", "dtype", right=False),
+        Column("dtype", "dtype", right=False, spare=True),
         Column("ranks", "ranks"),
         Column("count", "times"),
-        Column("seconds", "time", format_time),
+        Column("seconds", "time", format_time, spare=True),
         Column("exposed", "exposed", format_time),
         Column("waiting", "waiting", format_time),
         Column("moving", "moving", format_time),
-        Column("busbw", "bus bandwidth", format_rate),
-        Column("link", "link can do", format_rate),
+        Column("busbw", "bus bandwidth", format_rate, spare=True),
+        Column("link", "link can do", format_rate, spare=True),
     ]
     where = f" of rank {rank.rank}" if several else ""
     print()
@@ -260,21 +266,50 @@ def _use_row(uses: Sequence[CollectiveUse]) -> dict[str, Any]:
 
 def _print_slowdowns(rank: RankAnalysis) -> None:
     for each in rank.slowdowns:
-        print(
-            f"\
-{each.family} kernels overlapped with communication take {each.weighted:.2f} times as "
-            f"long (median {each.median:.2f}, 90th percentile {each.p90:.2f}; {each.num_pairs} "
+        _print_wrapped(
+            f"{each.family} kernels overlapped with communication take {each.weighted:.2f} times "
+            f"as long (median {each.median:.2f}, 90th percentile {each.p90:.2f}; {each.num_pairs} "
             f"kernels seen with and without overlap at the same place of a step)"
         )
 
 
+def _print_kernels(rank: RankAnalysis) -> None:
+    kernels = [use for use in rank.kernel_table if use.family != COMMUNICATION]
+    if not kernels:
+        return
+    num_steps = max(1, len(rank.counted))
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for use in kernels:  # copies are told apart by their kind, not by the sizes of each step
+        shape = "" if use.family == COPIES else use.shape
+        row = {"family": use.family, "name": short_name(use.name), "shape": shape}
+        sums = found.setdefault((use.family, use.name, shape), {**row, "count": 0, "seconds": 0.0})
+        sums["count"] += use.count / num_steps
+        sums["seconds"] += use.seconds / num_steps
+        sums["share"] = sums.get("share", 0.0) + use.share
+    rows = sorted(found.values(), key=lambda row: -row["seconds"])
+    columns = [
+        Column("seconds", "time", format_time),
+        Column("share", "share", _percent),
+        Column("count", "times", "{:.3g}".format),
+        Column("family", "family", right=False, style="bold"),
+        Column("name", "kernel", right=False),
+        Column("shape", "input shapes", right=False),
+    ]
+    print()
+    where = "the mean step" if rank.counted else "the whole file"
+    title = f"Kernels in {where}, by name and shape; share of GPU time"
+    print_table(columns, rows[:_MOST_KERNELS], title=title)
+    if len(rows) > _MOST_KERNELS:
+        print(f"and {len(rows) - _MOST_KERNELS} kinds more: --json has them")
+
+
 def _print_reasons(rank: RankAnalysis) -> None:
-    idle = rank.span - rank.total.busy
-    _print_parts(f"Why the GPU idles, {format_time(idle)} in the whole file", rank.idle, idle)
-    under = [part for part in rank.idle_under[:5] if part.seconds > 0.02 * idle]
+    idle, where = rank.mean_idle, "of a step" if rank.counted else "in the whole file"
+    _print_parts(f"Why the GPU idles, {format_time(idle)} {where}", rank.step_idle, idle)
+    under = [part for part in rank.step_launching[:5] if part.seconds > 0.02 * idle]
     if under:
         names = "; ".join(f"{_short(p.what)} {format_time(p.seconds)}" for p in under)
-        print(f"the host was meanwhile in: {names}")
+        _print_wrapped(f"the host was meanwhile in: {names}")
     if rank.path:
         title = f"Critical path of {rank.path.step}: what its end waited for"
         _print_parts(title, rank.path.parts, rank.path.seconds)

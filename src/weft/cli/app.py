@@ -15,6 +15,7 @@ from weft.cli.verbs.collective_verb import collective
 from weft.cli.verbs.copies_verb import copies
 from weft.cli.verbs.diff_verb import diff
 from weft.cli.verbs.doctor_verb import doctor
+from weft.cli.verbs.export_verb import export
 from weft.cli.verbs.gpu_check_verb import gpu_check
 from weft.cli.verbs.kernel_verb import kernel
 from weft.cli.verbs.plan_verb import plan
@@ -155,6 +156,12 @@ _add(
     "run?",
     "weft analyze before/*.json.gz --against after/*.json.gz",
     cls=Against,
+)
+_add(
+    export,
+    "What do recorded collectives cost without waiting, as torch's compiler reads it?\n\nFORMAT "
+    "inductor is a profile for Inductor's overlap scheduling (torch 2.13 and later).",
+    "weft export inductor traces/ -o profile.json",
 )
 _add(
     watch,

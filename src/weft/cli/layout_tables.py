@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.outputs import flat, print_json, print_written, write
+from weft.cli.outputs import print_json, print_written, write
 from weft.errors import UsageError
 from weft.report.text import Column, print_table
+from weft.result_tables import flat
 from weft.units import format_percent, format_size, format_time
 
 if TYPE_CHECKING:

@@ -58,8 +58,3 @@ def print_written(note: str, *, quiet: bool = False) -> None:
     """
     if note and not quiet:
         print(f"\n{note}")
-
-
-def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scalar values of a row, which fit into a table."""
-    return {key: value for key, value in row.items() if not isinstance(value, (dict, list))}

@@ -197,7 +197,7 @@ def _inductor(planned: PlannedKnobs) -> Iterator[str]:
         yield f"inductor.{knob.name} = {knob.value!r}"
     yield from (
         "# with weft installed, its prices instead of Inductor's own:",
-        "# distributed.custom_runtime_estimation = weft.torch.inductor_prices(PLATFORM)",
+        "# distributed.custom_runtime_estimation = weft.torch.runtime_estimator(PLATFORM)",
     )
     yield from _others(planned, lambda knob: knob.door == "inductor")
 

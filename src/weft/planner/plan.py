@@ -15,6 +15,7 @@ import msgspec
 
 from weft.errors import FormatError, PlanError
 from weft.hardware.software_stack import SoftwareStack
+from weft.result_tables import ResultTables, Tables
 from weft.schedule.strategy import Strategy
 from weft.step.step_graph import Collective
 from weft.units import brief, format_time
@@ -104,7 +105,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(ResultTables):
     """Choices for a step, and what it takes without and with them, in seconds."""
 
     workload: str
@@ -143,6 +144,18 @@ class Plan:
             "ranks": self.num_ranks,
             "notes": list(self.notes),
             "basis": "predicted",
+        }
+
+    def tables(self) -> Tables:
+        """Return the tables of a plan: its choices, their alternatives, the whole step."""
+        return {
+            "choices": lambda: [choice.as_row() for choice in self.choices],
+            "alternatives": lambda: [
+                {"pair": choice.pair, **each}
+                for choice in self.choices
+                for each in choice.as_row()["alternatives"]
+            ],
+            "step": lambda: [self.totals()],
         }
 
     def choice_of(self, what: Collective, phase: str = "") -> Choice | None:

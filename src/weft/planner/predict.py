@@ -13,6 +13,7 @@ import numpy as np
 from weft.errors import NoPlanError
 from weft.planner.on_cores import on_cores
 from weft.planner.prices import MEASURED_RANGE, Prices, default_library
+from weft.result_tables import ResultTables, Rows, Tables
 from weft.schedule import CommandKind
 from weft.step import Collective, StepEngine, queues_of
 from weft.step.contention import Contention, contention
@@ -21,6 +22,8 @@ from weft.timeline.intervals import GroupedIntervals, covered_by_group, overlap_
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from weft.hardware import Platform
@@ -38,7 +41,7 @@ _HOST_RANGE = (0.8, 1.25)
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(ResultTables):
     """One step: its time with a range, the timeline of each class of ranks, and its memory.
 
     ``period`` is how far apart steps begin, where one begins before the last has ended.
@@ -142,6 +145,19 @@ class Prediction:
             )
             total[name] += float(timeline.end[span] - timeline.start[span])
         return sorted(total.items(), key=lambda each: -each[1])[:most]
+
+    def tables(self) -> Tables:
+        """Return the tables of a prediction: where the step goes, kernels, what decided it."""
+
+        def parts(found: Iterable[tuple[str, float]]) -> Rows:
+            return [{"name": n, "seconds": s, "share": s / self.seconds} for n, s in found]
+
+        return {
+            "breakdown": lambda: parts(self.breakdown.items()),
+            "families": lambda: parts(self.families.items()),
+            "critical_path": lambda: parts(self.critical_path()),
+            "step": lambda: [self.row()],
+        }
 
     def row(self) -> dict[str, Any]:
         """Return the result as programs read it."""

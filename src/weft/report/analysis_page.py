@@ -8,7 +8,7 @@ from weft.report.breakdown import by_rank, by_step, idle_section, paths_section
 from weft.report.exchanges import bandwidth_section, collectives_section
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page, tiles, words
-from weft.report.text import Column
+from weft.report.text import Column, sentence
 from weft.report.traced import picture_of_ranks, rank_name
 from weft.trace.analysis.analysis_result import REPLAYED, Analysis, RankAnalysis, StepAdvice
 from weft.units import format_time
@@ -139,8 +139,8 @@ def _advice(advice: StepAdvice) -> str:
     return (
         f"<li><p><strong>{escape(advice.title)}</strong> "
         f'<span class="gain">{escape(_gain(advice))}</span></p>'
-        f"<p>{escape(_sentence(advice.why))}</p>"
-        f"<p>{escape(_sentence('Try: ' + advice.how))}</p></li>"
+        f"<p>{escape(sentence(advice.why))}</p>"
+        f"<p>{escape(sentence('Try: ' + advice.how))}</p></li>"
     )
 
 
@@ -149,10 +149,6 @@ def _gain(advice: StepAdvice) -> str:
     if advice.basis == REPLAYED:
         return f"saves {saved} (replayed: {advice.change})"
     return f"at most {saved} (bound{f': {advice.doubt}' if advice.doubt else ''})"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "`")) else ".")
 
 
 def _where(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
@@ -246,7 +242,7 @@ def _about(analysis: Analysis) -> Section:
         }
         for rank in analysis.ranks
     ]
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in analysis.notes]
+    notes = [sentence(note) for note in analysis.notes]
     if analysis.aligned_within is not None:
         within = format_time(analysis.aligned_within)
         notes.append(f"Matching collectives end within {within} of each other on all ranks.")

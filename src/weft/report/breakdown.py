@@ -45,7 +45,7 @@ def split_parts(split: TimeSplit) -> dict[str, float]:
 
 
 def by_rank(ranks: Sequence[RankAnalysis]) -> Section:
-    """Return the section on the whole recording of every rank, idle time by its reason."""
+    """Return the section on the mean step of every rank, idle time by its reason."""
     reasons = _reasons(ranks)
     style = _STYLE | {f"idle: {what}": look for what, look in zip(reasons, _REASONS, strict=False)}
     style |= {OTHER_IDLE: "idle-3"}
@@ -54,10 +54,10 @@ def by_rank(ranks: Sequence[RankAnalysis]) -> Section:
         ChartBar(name, parts, format_time(sum(parts.values()))) for name, parts in every.items()
     ]
     text = (
-        "From the first to the last GPU event of every rank. Time in which a GPU computes is what "
-        "you pay for; everything right of it is what can be won."
+        "The mean step of every rank, or all of a file without steps. Time in which a GPU computes "
+        "is what you pay for; everything right of it is what can be won."
     )
-    label = "Where the recorded time of every rank went"
+    label = "Where the mean step of every rank went"
     return Section(
         "Where the time of each rank goes",
         text,
@@ -72,16 +72,16 @@ def _reasons(ranks: Sequence[RankAnalysis]) -> list[str]:
     """Return the reasons of idle time that take longest over all ranks."""
     total: dict[str, float] = {}
     for rank in ranks:
-        for part in rank.idle:
+        for part in rank.step_idle:
             total[part.what] = total.get(part.what, 0.0) + part.seconds
     return sorted(total, key=lambda what: -total[what])[: len(_REASONS)]
 
 
 def _rank_parts(rank: RankAnalysis, reasons: Sequence[str]) -> dict[str, float]:
-    parts = split_parts(rank.total)
-    known = {part.what: part.seconds for part in rank.idle}
+    parts = split_parts(rank.mean_step)
+    known = {part.what: part.seconds for part in rank.step_idle}
     named = {f"idle: {what}": known.get(what, 0.0) for what in reasons}
-    rest = rank.span - rank.total.busy - sum(named.values())
+    rest = rank.mean_idle - sum(named.values())
     return parts | named | {OTHER_IDLE: rest if rest > 1e-9 else 0.0}
 
 
@@ -183,17 +183,17 @@ def idle_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
             "rank": rank_name(rank),
             "what": part.what,
             "seconds": part.seconds,
-            "share": part.seconds / rank.span if rank.span else 0.0,
+            "share": part.seconds / rank.seconds if rank.seconds else 0.0,
             "count": part.count,
         }
         for rank in ranks
-        for part in rank.idle
+        for part in rank.step_idle
     ]
     columns = [
         Column("rank", "rank", right=False),
         Column("what", "what the host did meanwhile", right=False),
         Column("seconds", "idle", format_time),
-        Column("share", "of the recording", "{:.1%}".format),
+        Column("share", "of the step", "{:.1%}".format),
         Column("count", "times"),
     ]
     if rows:
@@ -206,7 +206,7 @@ def idle_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
         ]
         yield Section(
             "Why GPUs were idle",
-            "Gaps between GPU events by what held the next one up"
+            "Gaps between GPU events in the mean step, by what held the next one up"
             + (", summed over the ranks." if len(ranks) > 1 else "."),
             columns,
             rows,

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import IO, Any
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -60,6 +61,7 @@ class Column:
     show: Callable[[Any], str] = str
     right: bool = True
     style: str = ""
+    spare: bool = False  # omitted in a window that is too narrow, the last ones first
 
     def cell(self, row: Mapping[str, Any]) -> str:
         """Format one value on one line; a missing key is blank."""
@@ -74,15 +76,27 @@ def print_table(
     to: Page | None = None,
     title: str = "",
 ) -> None:
-    """Print rows under the titles of ``columns``; a too wide last column is wrapped."""
-    place = to or page()
+    """Print rows under the titles of ``columns``, in the width of the page.
+
+    Columns that may be spared are omitted until the others fit, and titles of several words break;
+    then text is wrapped: the last column, and the widest other one that is aligned to the left.
+    """
+    place, rows = to or page(), list(rows)
+    columns = _fitting(place, columns, rows)
     cells = [[column.cell(row) for column in columns] for row in rows]
     titles = [column.title for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-    room = place.width - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1)
-    widths[-1] = max(1, min(widths[-1], max(room, _NARROWEST)))
     if title:
-        place.write(place.paint(title, "bold"))
+        place.write_wrapped(place.paint(title, "bold"))
+    if _total(widths) > place.width:
+        cut = [max([len(w) for w in t.split()], default=0) for t in titles]
+        cut = [max(map(len, column)) for column in zip([" " * n for n in cut], *cells, strict=True)]
+        widths = [*cut[:-1], widths[-1]]
+    widths[-1] = _shrunk(widths, len(widths) - 1, place.width)
+    texts = [n for n, column in enumerate(columns[:-1]) if not column.right]
+    if texts:
+        widest = max(texts, key=lambda n: widths[n])
+        widths[widest] = _shrunk(widths, widest, place.width)
     if any(titles):
         bold = [Column("", "", right=column.right, style="bold") for column in columns]
         _write_row(place, bold, titles, widths)
@@ -90,18 +104,61 @@ def print_table(
         _write_row(place, columns, row, widths)
 
 
+def _fitting(
+    place: Page, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
+) -> list[Column]:
+    """Return the columns without spare ones that do not fit next to the narrowest last one."""
+    kept = list(columns)
+
+    def least(column: Column) -> int:
+        words = [len(word) for word in column.title.split()]
+        cells = [len(column.cell(row)) for row in rows]
+        wraps = column is columns[-1] or not column.right
+        return max(words + ([min(n, _NARROWEST) for n in cells] if wraps else cells), default=0)
+
+    spare = [column for column in columns if column.spare]
+    while spare and _total([least(column) for column in kept]) > place.width:
+        kept.remove(spare.pop())
+    return kept
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _shrunk(widths: Sequence[int], number: int, room: int) -> int:
+    """Return the width that one column may have so that the row fits, where that is possible."""
+    over = _total(widths) - room
+    return max(1, min(widths[number], max(widths[number] - over, _NARROWEST)))
+
+
 def _write_row(
     place: Page, columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]
 ) -> None:
-    first, *rest = textwrap.wrap(cells[-1], widths[-1], drop_whitespace=False) or [""]
-    fitted = [
-        place.paint(cell.rjust(width) if column.right else cell.ljust(width), column.style)
-        for column, cell, width in zip(columns, [*cells[:-1], first], widths, strict=True)
+    wrapped = [
+        [line.strip() for line in textwrap.wrap(cell, width, drop_whitespace=False)]
+        if len(cell) > width
+        else [cell]
+        for cell, width in zip(cells, widths, strict=True)
     ]
-    place.write(_GAP.join(fitted))
-    indent = " " * (sum(widths[:-1]) + len(_GAP) * (len(widths) - 1))
-    for line in rest:
-        place.write(indent + place.paint(line.strip(), columns[-1].style))
+    for lines in zip_longest(*wrapped, fillvalue=""):
+        fitted = [
+            place.paint(cell.rjust(width) if column.right else cell.ljust(width), column.style)
+            for column, cell, width in zip(columns, lines, widths, strict=True)
+        ]
+        place.write(_GAP.join(fitted))
+
+
+def sentence(text: str) -> str:
+    """Return text as a sentence: a capital first letter, unless the first word is code, and a stop.
+
+    >>> sentence("larger buckets"), sentence("torch.compile fuses them")
+    ('Larger buckets.', 'torch.compile fuses them.')
+    """
+    first = text.partition(" ")[0]
+    is_code = any(sign in first for sign in "._=/")
+    begun = text if is_code else text[:1].upper() + text[1:]
+    return begun + ("" if text.endswith((".", "`")) else ".")
 
 
 def bar(share: float, width: int = 10) -> str:

@@ -7,7 +7,7 @@ from weft.report.bars import ChartBar, bar_chart
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page, tiles
 from weft.report.picture import picture_of
-from weft.report.text import Column
+from weft.report.text import Column, sentence
 from weft.units import format_time
 from weft.whatif import Answer, Outcome
 
@@ -148,7 +148,7 @@ def _replays(answer: Answer, of: str) -> Section:
         }
         for each in answer.replays
     ]
-    notes = " ".join(f"{note[:1].upper()}{note[1:]}." for note in answer.notes)
+    notes = " ".join(map(sentence, answer.notes))
     text = (
         "Before anything is changed, the recorded steps are simulated: how far that is from what "
         f"was measured says how far to trust the changes. {notes}"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from weft.result_tables import ResultTables, Tables
 from weft.timeline.kernel_names import short_name
 from weft.timeline.step_profile import OpKind, StepProfile
 from weft.timeline.welch import MeanDifference, compare_means
@@ -135,7 +136,7 @@ class PartChange:
 
 
 @dataclass(frozen=True)
-class StepDiff:
+class StepDiff(ResultTables):
     """Two sides and their differences, the largest first; ``causes`` are sentences."""
 
     sides: tuple[StepSide, StepSide]
@@ -145,6 +146,13 @@ class StepDiff:
 
     def __repr__(self) -> str:
         return f"<StepDiff of {self.before.label} and {self.after.label}>"
+
+    def tables(self) -> Tables:
+        """Return the tables of a diff: parts of the step, then ops."""
+        return {
+            "parts": lambda: [part.as_row() for part in self.parts],
+            "changes": lambda: [change.as_row() for change in self.changes],
+        }
 
     @property
     def before(self) -> StepProfile:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.result_tables import ResultTables, Tables
 from weft.schedule import CommandKind, CommandTable
 from weft.timeline import causes
 from weft.timeline.intervals import (
@@ -59,7 +60,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Timeline:
+class Timeline(ResultTables):
     """Spans in seconds after time zero; prelaunched commands are before it.
 
     ``ranks`` are those that have spans; each of them represents ``represents`` ranks, including
@@ -126,6 +127,19 @@ class Timeline:
             represents=weights[order].astype(np.int64),
             **columns,
         )
+
+    def tables(self) -> Tables:
+        """Return the tables of a timeline: ranks, then spans."""
+        columns = ("computation", "communication", "exposed", "waiting")
+        return {
+            "ranks": lambda: [
+                {"rank": rank, **{name: float(getattr(self, name)[n]) for name in columns}}
+                for n, rank in enumerate(self.ranks.tolist())
+            ],
+            "spans": lambda: (
+                {**span._asdict(), "kind": span.kind.name.lower()} for span in self.spans()
+            ),
+        }
 
     def __repr__(self) -> str:
         return (

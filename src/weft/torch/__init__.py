@@ -9,7 +9,7 @@ dist.init_process_group("weft")
 from weft.fused import column_wise, row_wise, table_wise
 from weft.torch.apply.applied import Applied
 from weft.torch.apply.apply_plan import apply
-from weft.torch.apply.inductor_overlap import inductor_prices, schedule_overlap
+from weft.torch.apply.inductor_overlap import runtime_estimator, schedule_overlap
 from weft.torch.apply.step_watch import PlanWarning
 from weft.torch.backend.compression import compress
 from weft.torch.backend.fsdp_heap import use_heap
@@ -58,7 +58,6 @@ __all__ = [
     "compress",
     "empty",
     "free",
-    "inductor_prices",
     "monitor",
     "monitored_barrier",
     "overlap_report",
@@ -66,6 +65,7 @@ __all__ = [
     "quantize_rows",
     "reshard",
     "row_wise",
+    "runtime_estimator",
     "schedule_overlap",
     "set_engines",
     "table_wise",

@@ -5,7 +5,8 @@ event on the clock of the host. Flow, instant and metadata events are counted in
 are not rows: their information is in ``correlation``.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -27,6 +28,11 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 MOST = 2**53  # largest count: what a double holds exactly
 _YEAR = 366 * 86400.0  # seconds
+PROFILER_STEP = re.compile("ProfilerStep#")
+# What servers call a forward pass: vLLM (gpu_worker.py), TensorRT-LLM (PyExecutor), SGLang.
+_SERVER_PASS = re.compile(
+    r"(execute_)?context_\d+\(\d+\)_generation_\d+\(\d+\)|\[Executor\] _forward_step \d+|step\["
+)
 
 
 class EventKind(IntEnum):
@@ -156,19 +162,19 @@ class Trace:
 
     @cached_property
     def marks(self) -> tuple[StepMark, ...]:
-        """The profiler's steps on the host, by time."""
+        """The profiler's steps on the host, by time; without any, the passes of a server."""
         kinds = EventKind.ANNOTATION, EventKind.OP, EventKind.PYTHON
-        names = [i for i, name in enumerate(self.names) if name.startswith("ProfilerStep#")]
-        rows = np.flatnonzero(
-            np.isin(self.columns.name, names) & np.isin(self.columns.kind, [int(k) for k in kinds])
-        )
-        found = {
-            self.name_of(row): StepMark(
-                self.name_of(row), float(self.columns.start[row]), float(self.end[row])
-            )
-            for row in rows.tolist()
-        }
+        found = {mark.name: mark for mark in self._marked(PROFILER_STEP.match, kinds)}
+        if not found:  # requests of equal shapes have equal names
+            passes = self._marked(_SERVER_PASS.match, (EventKind.ANNOTATION,))
+            found = {f"{mark.start}": mark for mark in passes}
         return tuple(sorted(found.values(), key=lambda mark: mark.start))
+
+    def _marked(self, fits: Callable[[str], Any], kinds: Sequence[EventKind]) -> Iterator[StepMark]:
+        names = [i for i, name in enumerate(self.names) if fits(name)]
+        of_kind = np.isin(self.columns.kind, [int(kind) for kind in kinds])
+        for row in np.flatnonzero(np.isin(self.columns.name, names) & of_kind).tolist():
+            yield StepMark(self.name_of(row), float(self.columns.start[row]), float(self.end[row]))
 
     def name_of(self, row: int) -> str:
         """Return the name of a row."""

@@ -64,6 +64,8 @@ def _priced(loss: Loss, answers: list[Answer], found: JobAnalysis) -> StepAdvice
     gains = {outcome.name: outcome.gain for outcome in answer.outcomes}
     if advice.change == KERNELS:
         return advice
+    if advice.doubt:  # it says itself why no replay can tell
+        return advice
     if not advice.change:
         share = min(advice.share, gains.get(_HOST, advice.share))
         bound = replace(advice, share=share, gain=share * answer.replayed_step)

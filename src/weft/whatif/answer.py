@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.result_tables import ResultTables, Tables
 from weft.trace import Trace, read
 from weft.trace.analysis.align import RankTrace
 from weft.trace.formats.reading import jobs_of
@@ -85,7 +86,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(ResultTables):
     """A trace replayed and changed. Times are means over the recorded steps.
 
     ``doubt`` says why nothing should be concluded from it, "" where the replay is close enough.
@@ -109,6 +110,11 @@ class Answer:
     def replay_error(self) -> float:
         """How much longer the replay is than what was measured, as a share."""
         return self.replayed_step / self.measured_step - 1
+
+    def tables(self) -> Tables:
+        """Return the tables of an answer: the changes, and how well each step was replayed."""
+        row = self.as_row()
+        return {"strategies": lambda: row["strategies"], "steps": lambda: row["steps"]}
 
     def timeline(self, name: str | None = None) -> Timeline:
         """Return the step with the change of that name, or unchanged, as a Timeline."""

@@ -20,8 +20,9 @@ from weft.cli.inputs import (
     split_stack,
 )
 from weft.cli.options import Json, to_file, words
-from weft.cli.outputs import flat, output_path, print_json, print_written, write, write_timelines
+from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
 from weft.errors import UsageError
+from weft.result_tables import flat
 
 if TYPE_CHECKING:
     from weft.hardware import Platform

@@ -19,7 +19,8 @@ from weft.cli.inputs import (
     settings_of,
 )
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import flat, output_path, print_json, print_written, write, write_timelines
+from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
+from weft.result_tables import flat
 
 if TYPE_CHECKING:
     from weft.hardware import Platform

@@ -1,8 +1,8 @@
 """weft's prices and order for graphs of Inductor: an estimator of nodes, and a scheduling pass.
 
-``inductor_prices`` is for ``aten_distributed_optimizations.custom_runtime_estimation``: Inductor's
-own scheduler then works with the prices of a platform. ``schedule_overlap`` orders the nodes
-itself, by simulating orders (``weft.gpu.overlap_order``), at no more peak memory than before.
+``runtime_estimator`` is for ``aten_distributed_optimizations.custom_runtime_estimation``:
+Inductor's own scheduler then works with the prices of a platform. ``schedule_overlap`` orders the
+nodes itself, by simulating orders (``weft.gpu.overlap_order``), at no more peak memory than before.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class InductorPrices:
         return self._prices.kernel(cost) * _MS
 
 
-def inductor_prices(machine: Platform | str) -> InductorPrices:
+def runtime_estimator(machine: Platform | str) -> InductorPrices:
     """Return an estimator for ``custom_runtime_estimation`` of Inductor's overlap scheduling.
 
     >>> import torch._inductor.config as inductor
-    >>> inductor.aten_distributed_optimizations.custom_runtime_estimation = inductor_prices(
+    >>> inductor.aten_distributed_optimizations.custom_runtime_estimation = runtime_estimator(
     ...     "h100-8"
     ... )
     """

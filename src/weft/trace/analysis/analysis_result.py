@@ -20,12 +20,12 @@ Definitions, for one rank and one GPU:
 None means that a trace does not contain the information; ``notes`` say why.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any
 
-from weft.errors import UsageError
+from weft.result_tables import ResultTables, Tables
 from weft.trace.trace import Trace
 from weft.units import brief
 
@@ -90,6 +90,7 @@ class CollectiveUse:
     link: float | None
     basis: str
     last_rank: int | None = None  # the rank that all others waited for
+    ranks: tuple[int, ...] = ()  # of the group; empty if the file does not list them
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +311,7 @@ class StepAdvice:
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(ResultTables):
     """The analysis of the files of a job."""
 
     __repr__ = brief
@@ -361,22 +362,11 @@ class Analysis:
             for use in rank.kernel_table
         ]
 
-    def to_pandas(self, what: str = "steps") -> Any:
-        """Return a DataFrame of ``steps``, ``ranks``, ``collectives`` or ``kernels``."""
-        tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    def tables(self) -> Tables:
+        """Return the tables of an analysis: steps, collectives, kernels and ranks."""
+        return {
             "steps": self.step_rows,
             "collectives": self.collective_rows,
             "kernels": self.kernel_rows,
-            "ranks": lambda: [_flat(row) for row in self.rows()],
+            "ranks": self.rows,
         }
-        if what not in tables:
-            raise UsageError(f"what: unknown table {what!r}", f"Use one of {', '.join(tables)}.")
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UsageError("pandas is not installed", "Run pip install pandas.") from None
-        return pd.DataFrame(tables[what]())
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if not isinstance(value, list | tuple | dict)}

@@ -257,6 +257,7 @@ def _uses(
             link=bus_bandwidth(c.kind, c.nbytes, c.num_ranks, alone),
             basis="unknown" if each is None else each.basis,
             last_rank=None if each is None else each.last_rank,
+            ranks=c.ranks,
         )
         out.append(use)
     return tuple(out)

@@ -34,7 +34,7 @@ from weft.trace.analysis.step_critical_path import critical_path
 from weft.trace.analysis.steps import TraceSteps, steps_of
 from weft.trace.analysis.time_splits import GpuEvents
 from weft.trace.analysis.waiting import TransferWindow, moving
-from weft.trace.trace import Ints, StepMark, Trace, TraceColumns
+from weft.trace.trace import PROFILER_STEP, Ints, StepMark, Trace, TraceColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,8 @@ def _notes(trace: Trace, steps: TraceSteps, events: GpuEvents) -> tuple[str, ...
         out.append("no GPU event in this file: was ProfilerActivity.CUDA asked for?")
     elif not events.is_comm.any():
         out.append("no communication in this file")
+    if steps.marks and not (steps.found or PROFILER_STEP.match(steps.marks[0].name)):
+        out.append("no profiler steps: a step is a forward pass as the server marked it")
     if steps.found:
         out.append("no profiler steps: these were found by how kernels repeat")
     elif not steps.marks and len(trace.gpu):

@@ -18,6 +18,7 @@ from weft.trace.analysis.analysis_result import (
     StepAdvice,
     Straggler,
     TimePart,
+    counted_steps,
 )
 from weft.trace.analysis.idle import (
     ALLOCATING,
@@ -45,6 +46,7 @@ from weft.trace.analysis.kernel_families import (
     OPTIMIZER,
     REDUCTION,
 )
+from weft.trace.trace_collectives import kind_of
 from weft.units import format_rate, format_size, format_time
 
 WORTH = 0.01  # fraction of a step: smaller losses are not reported
@@ -55,6 +57,13 @@ _BUSY = 0.8  # fraction of a step: beyond this only faster kernels help
 _LISTED = 4  # families of kernels
 _NO_SYNC = "no-sync"
 KERNELS = "kernels"  # placeholder for advice without a change: it is listed last
+_BUCKET = 25 << 20  # bytes: the default of DDP's bucket_cap_mb
+_MANY, _MANY_UNSIZED = 8, 32  # collectives of a kind in a step that are worth merging
+_MERGED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")  # that can go in one message
+_LARGER = (
+    "larger buckets: bucket_cap_mb of DDP, fully_shard of larger modules, one collective of a flat "
+    "buffer instead of one per tensor"
+)
 _KERNEL_HOW = {
     GEMM: "lower precision (bf16, fp8), tensor cores for fp32 (TF32), sizes that are multiples of "
     "64, torch.compile(mode='max-autotune')",
@@ -200,6 +209,7 @@ def _moving(job: _Job) -> Iterator[Loss]:
         return
     kind, nbytes = max(total, key=total.__getitem__)
     size = f" of {format_size(nbytes)}" if nbytes else ""
+    small = any(each.kind == kind for each in _small_of(rank))
     split = (
         "what of it waits for other ranks and what moves bytes is unknown"
         if moving is None
@@ -211,10 +221,70 @@ def _moving(job: _Job) -> Iterator[Loss]:
         gain,
         f"communication is exposed for {format_time(exposed)} of a step{job.where(rank)}: the GPU "
         f"computes nothing meanwhile; most of it is {kind}{size}, and {split}",
-        "start collectives earlier or in smaller pieces, or let another engine carry them: "
+        _LARGER
+        if small
+        else "start collectives earlier or in smaller pieces, or let another engine carry them: "
         "`weft whatif` prices each strategy",
         "no-communication" if moving is None else "no-moving",
     )
+
+
+class _Small(NamedTuple):
+    """Small collectives of one kind in the mean step of a rank, and what they cost."""
+
+    kind: str
+    count: float  # per step
+    nbytes: float | None  # on average
+    exposed: float
+    issuing: float  # idle time of the GPU while the host issued them
+
+    @property
+    def times(self) -> int:
+        """How many of them make a bucket of the usual size."""
+        wanted = self.count / _MANY if self.nbytes is None else _BUCKET / self.nbytes
+        return max(2, min(round(wanted), round(self.count)))
+
+    @property
+    def cost(self) -> float:
+        """What merging would save at most."""
+        return (self.exposed + self.issuing) * (1 - 1 / self.times)
+
+
+def _small_of(rank: RankAnalysis) -> list[_Small]:
+    """Return the kinds of which a step has many, and small ones where their sizes are known."""
+    uses: dict[str, list[CollectiveUse]] = defaultdict(list)
+    counted = counted_steps(rank.steps)
+    for use in rank.collectives:
+        if use.step in counted and use.kind in _MERGED:
+            uses[use.kind].append(use)
+    found = []
+    for kind, those in uses.items():
+        count = len(those) / len(counted)
+        sizes = [use.nbytes for use in those if use.nbytes]
+        mean = sum(sizes) / len(sizes) if len(sizes) == len(those) else None
+        if count >= (_MANY_UNSIZED if mean is None else _MANY) and (mean or 0) < _BUCKET / 8:
+            issuing = sum(p.seconds for p in rank.step_launching if kind_of(p.what) == kind)
+            exposed = sum(use.exposed for use in those) / len(counted)
+            found.append(_Small(kind, count, mean, exposed, issuing))
+    return found
+
+
+def _many_small(job: _Job) -> Iterator[Loss]:
+    gain, rank = job.most(lambda r: max((each.cost for each in _small_of(r)), default=0.0))
+    if gain <= 0:
+        return
+    worst = max(_small_of(rank), key=lambda each: each.cost)
+    size = "of unknown size" if worst.nbytes is None else f"of {format_size(int(worst.nbytes))}"
+    why = f"a step{job.where(rank)} has {worst.count:.0f} {worst.kind} {size} on average, exposed "
+    why += f"for {format_time(worst.exposed)}"
+    if worst.issuing > 0:
+        why += f"; the GPU idles {format_time(worst.issuing)} more while the host issues them"
+    title = f"Merge {worst.count:.0f} small collectives into fewer, larger ones"
+    loss = job.loss(rank, title, gain, why, _LARGER, f"buckets*{worst.times}")
+    if worst.nbytes is None:
+        doubt = "a replay needs sizes: record with record_shapes=True"
+        loss = Loss(loss.rank, replace(loss.advice, change="", doubt=doubt))
+    yield loss
 
 
 def _slow_links(job: _Job) -> Iterator[Loss]:
@@ -405,6 +475,7 @@ def _kernels(job: _Job, longest: float) -> Iterator[Loss]:
 _LOOKS: tuple[Callable[[_Job], Iterator[Loss]], ...] = (
     _waiting,
     _moving,
+    _many_small,
     _slow_links,
     _overlap,
     _host,

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
+from weft.result_tables import ResultTables, Tables
 from weft.timeline.intervals import IntervalSet
 from weft.units import format_time
 
@@ -91,7 +92,7 @@ class KindWindow(msgspec.Struct, frozen=True):
     moving: float
 
 
-class JobWindow(msgspec.Struct, frozen=True):
+class JobWindow(ResultTables, msgspec.Struct, frozen=True):
     """Some seconds of a job."""
 
     time: float  # of the day, at its end
@@ -101,6 +102,13 @@ class JobWindow(msgspec.Struct, frozen=True):
     kinds: list[KindWindow]
     dropped: int = 0
     weft_monitor: int = 1  # version
+
+    def tables(self) -> Tables:
+        """Return the tables of a window: ranks, then kinds of collectives."""
+        return {
+            "ranks": lambda: [msgspec.structs.asdict(rank) for rank in self.ranks],
+            "collectives": lambda: [msgspec.structs.asdict(kind) for kind in self.kinds],
+        }
 
     @property
     def stragglers(self) -> list[RankWindow]:

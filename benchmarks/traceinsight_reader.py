@@ -1,4 +1,4 @@
-"""HolisticTraceAnalysis at the work of ``weft analyze``; runs in an environment of its own."""
+"""traceinsight (HolisticTraceAnalysis) at the work of ``weft analyze``, in its own environment."""
 
 import json
 import sys
@@ -9,11 +9,13 @@ from hta.trace_analysis import TraceAnalysis
 
 
 def main(path: str) -> None:
-    """Load one trace, ask for its breakdown and its overlap, print seconds and bytes."""
+    """Load one trace, ask what ``weft analyze`` answers, print seconds and bytes."""
     begin = time.perf_counter()
     analysis = TraceAnalysis(trace_files={0: path}, trace_dir=str(Path(path).parent))
     analysis.get_temporal_breakdown(visualize=False)
     overlap = analysis.get_comm_comp_overlap(visualize=False)
+    analysis.get_gpu_kernel_breakdown(visualize=False)
+    analysis.get_idle_time_breakdown(visualize=False)
     wall = time.perf_counter() - begin
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
