@@ -259,7 +259,11 @@ def fingerprint(graph: StepGraph, platform: Platform) -> str:
 
 
 # Fields of ops that were added after the first plans were written, as they stand when unused.
-_LATER_FIELDS = (b',"waiting":0.0,"pause":0.0', b',"implementation":"","scale":1.0')
+_LATER_FIELDS = (
+    b',"waiting":0.0,"pause":0.0',
+    b',"implementation":"","scale":1.0',
+    b',"copies":0',
+)
 
 
 def _digest(text: bytes) -> str:
