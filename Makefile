@@ -120,7 +120,7 @@ fuzz: install $(FUZZ_TARGETS) ## every reader and decoder, for SECONDS=600 in al
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 COUNT ?= 40
-mutants: install ## COUNT=40 small wrong changes of schedule, simulator and planner each: do tests notice?
+mutants: install ## COUNT=40 small wrong changes of schedule, simulator, step and planner each: do tests notice?
 	$(BIN)/python -m tests.mutation --count $(COUNT)
 
 # Ranks, too: coverage writes itself into every process that inherits its variable.

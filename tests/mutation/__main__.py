@@ -1,7 +1,7 @@
 """Do the tests notice? ``python -m tests.mutation --count 40 [--seed N] [ROOM..]``.
 
-A sample of small wrong changes of the rooms below, one at a time, each against the tests of its
-room. A change that no test notices is a survivor: it is printed, to be killed by a test, or
+A sample of small wrong changes of the packages below, one at a time, each against the tests of its
+package. A change that no test notices is a survivor: it is printed, to be killed by a test, or
 explained in docs/notes/hardening.md. Nothing is written to the sources.
 """
 
@@ -19,9 +19,10 @@ from pathlib import Path
 from tests.mutation.sites import Site, sites
 
 ROOT = Path(__file__).parents[2]
-ROOMS = {
+PACKAGES = {
     "schedule": ("tests/schedule", "tests/collectives"),
     "simulator": ("tests/simulator",),
+    "step": ("tests/step", "tests/planner"),
     "planner": ("tests/planner", "tests/cli/test_plan.py", "tests/cli/test_predict.py"),
 }
 _QUICK = "not (multiprocess or torch or triton or netns or browser or slow)"
@@ -31,36 +32,36 @@ _TIMEOUT = 240.0  # seconds: a change that makes a test run forever was noticed
 def main() -> int:
     """Draw, run, count; the exit code says nothing: survivors are for people to look at."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation")
-    parser.add_argument("rooms", nargs="*", default=list(ROOMS))
-    parser.add_argument("--count", type=int, default=40, help="changes of each room")
+    parser.add_argument("packages", nargs="*", default=list(PACKAGES))
+    parser.add_argument("--count", type=int, default=40, help="changes of each package")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no change after that")
     asked = parser.parse_args()
     end = time.monotonic() + asked.minutes * 60
-    for room in asked.rooms:
-        drawn = _drawn(room, asked.count, asked.seed)
+    for package in asked.packages:
+        drawn = _drawn(package, asked.count, asked.seed)
         killed = survived = 0
         for module, site in drawn:
             if time.monotonic() > end:
                 break
-            if _notices(module, site, ROOMS[room]):
+            if _notices(module, site, PACKAGES[package]):
                 killed += 1
             else:
                 survived += 1
                 print(f"survived: {module}:{site.number} line {site.line}: {site.what}", flush=True)  # noqa: T201
-        print(json.dumps({"room": room, "killed": killed, "survived": survived}), flush=True)  # noqa: T201
+        print(json.dumps({"package": package, "killed": killed, "survived": survived}), flush=True)  # noqa: T201
     return 0
 
 
-def _drawn(room: str, count: int, seed: int) -> list[tuple[str, Site]]:
-    files = sorted((ROOT / "src/weft" / room).glob("*.py"))
+def _drawn(package: str, count: int, seed: int) -> list[tuple[str, Site]]:
+    files = sorted((ROOT / "src/weft" / package).glob("*.py"))
     every = [
-        (f"weft.{room}.{path.stem}", site)
+        (f"weft.{package}.{path.stem}", site)
         for path in files
         if path.stem != "__init__"
         for site in sites(path.read_text(encoding="utf-8"))
     ]
-    random.Random(f"{seed} {room}").shuffle(every)
+    random.Random(f"{seed} {package}").shuffle(every)
     return every[:count]
 
 

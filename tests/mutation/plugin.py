@@ -1,7 +1,7 @@
 """A plugin of pytest that lets one module of weft be imported with one wrong change in it.
 
 ``WEFT_MUTANT`` names it as ``weft.schedule.happens_before:17``; ranks that tests start inherit it
-only if they load this, too, which the rooms that are mutated do not need.
+only if they load this, too, which the packages that are mutated do not need.
 """
 
 from __future__ import annotations
