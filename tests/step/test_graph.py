@@ -39,6 +39,27 @@ def test_groups_are_by_position():
     assert WHOLE.members("world", 1) == (0, 1, 2, 3)
 
 
+def test_a_listed_group_may_hold_every_rank_and_no_other():
+    check(dataclasses.replace(WHOLE, groups={**WHOLE.groups, "ends": Group(2, 1, (0, 3))}))
+    for wrong in ((0, 4), (-1, 3), (0, 0)):
+        with pytest.raises(WorkloadError, match="group 'ends'"):
+            check(dataclasses.replace(WHOLE, groups={**WHOLE.groups, "ends": Group(2, 1, wrong)}))
+
+
+def test_an_uneven_exchange_counts_as_the_even_one_of_its_busiest_rank():
+    """Ranks 0 and 1 send 4 bytes to rank 2 and 1 to each other; ranks 2 and 3 send 1 to each."""
+
+    def exchange(*splits):
+        return (
+            Op("x", "collective", collective=Collective("all_to_all", sum(splits), splits=splits)),
+        )
+
+    steps = (RankStep((0, 1), exchange(1, 1, 4, 0)), RankStep((2, 3), exchange(1, 1, 1, 1)))
+    found = match_collectives(StepGraph("uneven", 4, steps), 8)
+    # Rank 2 receives 4 + 4 + 1 bytes; an even exchange in which each moves 9 has 12 in all.
+    assert {matched.what.nbytes for matched in found.values()} == {12}
+
+
 def test_memory_adds_up():
     assert WHOLE.memory is not None
     assert WHOLE.memory.total == 15
