@@ -113,6 +113,30 @@ def test_contention_can_be_divided_out_of_recorded_durations(step):
     assert known.seconds == pytest.approx(engine.seconds, rel=1e-3)
 
 
+def test_waiting_that_contention_explains_is_taken_off():
+    """What a recorded collective takes is what it takes alone, contention, and waiting."""
+    ops = Ops("bf16", phase="backward")
+    first = ops.gemm("product", 8192, 8192, 8192)
+    ops.collective("all_reduce", 64 << 20, after=-1)
+    graph = StepGraph("late", 8, (RankStep(tuple(range(8)), tuple(ops.ops)),))
+    engine = engine_of(graph)
+    run, place = engine.run(), (0, first + 1)
+    extra = 2 * run.length(place)  # beyond what contention makes of it
+    recorded = tuple(
+        replace(op, seconds=engine.device.launch + run.length((0, n)))
+        for n, op in enumerate(ops.ops)
+    )
+    late = replace(recorded[1], waiting=extra)
+    traced = engine_of(
+        replace(graph, steps=(replace(graph.steps[0], ops=(recorded[0], late)),)),
+    )
+    found = traced.decontended(engine.seconds)
+    total = run.length(place) + extra
+    assert found.run().length(place) + found.waiting(place) == pytest.approx(total, rel=1e-3)
+    assert found.seconds[place] == pytest.approx(engine.seconds[place], rel=1e-3)
+    assert found.waiting(place) > 0.9 * extra
+
+
 def test_a_collective_that_waits_holds_its_units_and_moves_afterwards():
     waits = replace(moves(1.0), waiting=2.0)
     engine = engine_of(step_of(waits, ranks=2), MACHINE.resized(2))
