@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.hardware.software_stack import SoftwareStack
     from weft.trace import Trace
+    from weft.trace.formats.graph import Graph
 
 RECORDED = (".json", ".json.gz", ".csv", ".et", ".et.gz", ".sqlite", ".zip")
 _BEGINNING = 200  # bytes at the start of a file in which a workload identifies itself
@@ -128,23 +129,29 @@ def settings_of(given: list[str] | None, stack: str | None = None) -> dict[str, 
     return found
 
 
-def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | None":
-    """Return a recorded step, or None if ``spec`` names a workload."""
+def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | Graph | None":
+    """Return a recorded step, or None if ``spec`` names a workload.
+
+    A graph without times is returned as such: any number of ranks may run it.
+    """
     if not is_trace(spec):
         return None
+    from weft.trace.formats.graph import Graph
+    from weft.trace.formats.reading import read_any
+
+    found = read_any(spec)
+    untimed = isinstance(found, Graph) and not found.has_times
     if given:
         raise UsageError(
             f"--set {next(iter(given))} does not apply to the recorded step {spec}",
             "Use weft whatif to change a recorded step.",
         )
-    if ranks is not None:
+    if ranks is not None and not untimed:
         raise UsageError(
             f"--ranks does not apply to the recorded step {spec}",
             "Remove --ranks, or try weft whatif --strategy 'ranks*2'.",
         )
-    from weft.trace import read
-
-    return read(spec)
+    return found.to_trace() if isinstance(found, Graph) and not untimed else found
 
 
 def is_trace(spec: str) -> bool:

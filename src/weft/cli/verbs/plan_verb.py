@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weft.planner.planning import PlannedStep
     from weft.timeline import Timeline
     from weft.trace import Trace
+    from weft.trace.formats.graph import Graph
 
 _SUFFIXES = (".json", ".json.gz", ".html", ".csv")
 _BEGINNING = 64  # bytes at the start of a plan file in which it identifies itself
@@ -120,12 +121,7 @@ def plan(
     limits = replace(_limits(budget, words(codec), engines, memory), stack=versions)
     workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:
-        from weft.planner.planning import check_mode
-        from weft.whatif.planned import plan_recorded
-
-        check_mode(mode)
-        there = None if on is None else machine_of(on)
-        step = plan_recorded(traces, on=there, limits=limits, mode=mode, anyway=anyway)
+        step = _planned_recorded(traces, on, ranks, mode, limits, anyway=anyway)
     else:
         machine = machine_of(on, ranks)
         step = planned_step(workload, machine, given, mode, limits, anyway=anyway)
@@ -177,7 +173,38 @@ def print_emitted(
         print_written(write(Path(output), text.encode()))
 
 
-def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "list[Trace]":
+def _planned_recorded(
+    found: "list[Trace | Graph]",
+    on: str | None,
+    ranks: int | None,
+    mode: str,
+    limits: "Limits",
+    *,
+    anyway: bool,
+) -> "PlannedStep":
+    """Plan the traces of a job, or a graph without times that every rank runs."""
+    from weft.planner.planning import check_mode, plan_step
+    from weft.trace import Trace
+    from weft.trace.recorded.untimed_graph import step_of_graph
+    from weft.whatif.planned import plan_recorded
+
+    check_mode(mode)
+    graphs = [each for each in found if not isinstance(each, Trace)]
+    if not graphs:
+        traces = [each for each in found if isinstance(each, Trace)]
+        there = None if on is None else machine_of(on)
+        return plan_recorded(traces, on=there, limits=limits, mode=mode, anyway=anyway)
+    if len(found) > 1:
+        raise UsageError(
+            f"WORKLOAD: expected one graph without times (got {len(found)} files)",
+            "Plan the graph of one rank: all ranks run it.",
+        )
+    machine = machine_of(on, ranks)
+    graph = step_of_graph(graphs[0], machine.num_ranks)
+    return plan_step(graph, machine, mode=mode, limits=limits, anyway=anyway)
+
+
+def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "list[Trace | Graph]":
     """Read the traces of one job; return none if a single word names a workload."""
     found = [recorded(word, given, ranks) for word in words]
     traces = [trace for trace in found if trace is not None]

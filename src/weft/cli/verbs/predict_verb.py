@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.job import Job
     from weft.planner.predict import Prediction
+    from weft.trace import Trace
+    from weft.trace.formats.graph import Graph
 
 _WORKLOAD = ".workload.json"
 _SUFFIXES = (".json", ".json.gz", ".html", ".csv")
@@ -70,10 +72,9 @@ def predict(
     price = gpu_hour_of(gpu_hour)
     machine = machine_of(on, ranks)
     trace = recorded(graph, given, ranks)
+    job = None
     if trace is not None:
-        from weft.whatif import predict_trace
-
-        prediction, job = predict_trace(trace, machine, anyway=anyway), None
+        prediction = _of_recorded(trace, machine, library=library, anyway=anyway)
     else:
         prediction, job = _of_workload(
             graph, machine, given, library=library, every_rank=every_rank, anyway=anyway
@@ -98,6 +99,22 @@ def _peak(job: "Job", machine: "Platform") -> float:
 
     math = getattr(job.model, "math", "") or job.model.dtype
     return rated_flops(machine.require_device(), recipe_of(math).math)
+
+
+def _of_recorded(
+    found: "Trace | Graph", machine: "Platform", *, library: str | None, anyway: bool
+) -> "Prediction":
+    from weft.planner.predict import predict as predicted
+    from weft.planner.prices import Prices, default_library, known_library
+    from weft.trace import Trace
+    from weft.trace.recorded.untimed_graph import step_of_graph
+    from weft.whatif import predict_trace
+
+    if isinstance(found, Trace):
+        return predict_trace(found, machine, anyway=anyway)
+    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
+    step = step_of_graph(found, machine.num_ranks)
+    return predicted(step, machine, anyway=anyway, prices=prices)
 
 
 def _of_workload(

@@ -94,6 +94,8 @@ def _arguments(attributes: dict[str, Any], inputs: list[Any] | None) -> dict[str
     if inputs:
         parts = dict(fields(inputs[0]))
         out = {"Input Dims": _literal(parts.get(2)), "Input type": _types(_literal(parts.get(3)))}
+    work = {"Operations": attributes.get("num_ops"), "Bytes": attributes.get("tensor_size")}
+    out |= {key: value for key, value in work.items() if isinstance(value, int)}
     kind, size = attributes.get("comm_type"), attributes.get("comm_size")
     if isinstance(kind, int) and 0 <= kind < len(_KINDS) and isinstance(size, int):
         sizes = {"In msg nelems": size, "Out msg nelems": size, "dtype": "Byte"}

@@ -4,6 +4,7 @@ Nodes have shapes and types of their inputs, and their parents, but no times. Fr
 store inputs in one object and the rest in a list of attributes; 1.1 adds the sizes of collectives.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,10 @@ def _node(raw: dict[str, Any]) -> GraphNode:
     else:
         attributes |= raw
         shapes, types = raw.get("input_shapes"), raw.get("input_types")
+    values = [inputs.get("values") if isinstance(inputs, dict) else inputs]
+    outputs = raw.get("outputs")
+    results = outputs.get("values") if isinstance(outputs, dict) else outputs
+    tensors = [*_tensors([values, results])]
     parent = raw.get("ctrl_deps", raw.get("parent"))
     arguments: dict[str, Any] = {
         name: _number(attributes[key]) for key, name in _COLLECTIVE.items() if key in attributes
@@ -70,7 +75,21 @@ def _node(raw: dict[str, Any]) -> GraphNode:
         lane=whole_number(attributes.get("tid")) or 0,
         function=whole_number(attributes.get("rf_id")) or -1,
         arguments=arguments,
+        storages=tuple(dict.fromkeys(each[1] for each in tensors)),
+        devices=tuple(dict.fromkeys(str(each[5]) for each in tensors)),
+        written=sum(each[3] * each[4] for each in _tensors(results)),
     )
+
+
+def _tensors(value: Any) -> Iterator[list[Any]]:
+    """Yield the tensors among values: id, storage, offset, elements, bytes of each, device."""
+    if not isinstance(value, list):
+        return
+    if len(value) == 6 and isinstance(value[5], str) and all(type(n) is int for n in value[:5]):
+        yield value
+        return
+    for each in value:
+        yield from _tensors(each)
 
 
 def _types(types: Any) -> list[str]:

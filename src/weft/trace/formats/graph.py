@@ -47,6 +47,9 @@ class GraphNode:
     lane: int = 0  # thread or stream
     function: int = -1  # of PyTorch's record function; the profiler uses the same ids
     arguments: dict[str, Any] = field(default_factory=dict)  # as the profiler names them
+    storages: tuple[int, ...] = ()  # of its tensors, where the file has them
+    devices: tuple[str, ...] = ()  # of its tensors
+    written: int = 0  # bytes of its results
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,8 @@ class Graph:
 
     @property
     def has_times(self) -> bool:
-        """Whether any node has a duration."""
-        return any(node.seconds is not None for node in self.nodes)
+        """Whether any node has a duration; what is always 0 was never measured."""
+        return any(node.seconds for node in self.nodes)
 
     def to_trace(self) -> Trace:
         """Return the graph as a trace; nodes without starts are scheduled."""
@@ -124,7 +127,7 @@ class Graph:
             found = self.collectives()
             nbytes = sum(c.nbytes or 0 for c in found)
             what = f"a graph of {len(self.nodes)} nodes without times, {len(found)} collectives"
-            how = "give it together with the Kineto trace of the same rank"
+            how = "give it together with the Kineto trace of the same rank, or use weft predict"
             return [f"{what} of {format_size(nbytes)}: {how}"]
         if not known:
             return ["no start times: nodes stand as early as what they need allows"]
