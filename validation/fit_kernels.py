@@ -84,9 +84,7 @@ def _fit(fit: KernelFit) -> dict[str, Any]:
     table = {**table, "law": dict(table["law"]), "errors": errors}
     if correction is not None:
         table["correction"] = correction
-    if not table["implementation"]:
-        del table["implementation"]
-    return table
+    return {key: value for key, value in table.items() if value not in (None, "")}
 
 
 if __name__ == "__main__":

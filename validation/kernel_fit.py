@@ -84,6 +84,7 @@ def fitted(study: Study, law: Mapping[str, float] | None = None) -> KernelFit:
             shapes=geomean_error(errors_of(shapes)),
         ),
         correction=correction_of(study, left, grid) if grid else None,
+        version=study.version,
     )
 
 

@@ -40,6 +40,7 @@ class Study:
     shape: tuple[str, ...]
     source: str = SOURCE
     implementation: str = ""
+    version: str = ""
 
     @property
     def kind(self) -> Family:
@@ -130,10 +131,16 @@ def gemm_studies(folder: Path, name: str) -> tuple[Study, ...]:
     for dtype, rows in by_dtype.items():
         m, n, k, milliseconds = np.array(rows).T
         columns = {"m": m, "n": n, "k": k}
-        found.append(
-            study("gemm", device(name), known_dtype(dtype), columns, milliseconds / 1e3, ("n", "k"))
+        kernels = study(
+            "gemm", device(name), known_dtype(dtype), columns, milliseconds / 1e3, ("n", "k")
         )
+        found.append(replace(kernels, version=_version(path)))
     return tuple(found)
+
+
+def _version(path: Path) -> str:
+    """Return the server and its release that a table is of, from the name of its file."""
+    return " ".join(path.name.split("_")[:2])
 
 
 def attention_studies(folder: Path, name: str) -> tuple[Study, ...]:
@@ -142,10 +149,12 @@ def attention_studies(folder: Path, name: str) -> tuple[Study, ...]:
     found = []
     for what in ("context", "generation"):
         by_dtype: dict[str, list[dict[str, str]]] = {}
-        for row in rows_of(next(tables.glob(f"*_{what}_attention_perf.csv.gz"))):
+        path = next(tables.glob(f"*_{what}_attention_perf.csv.gz"))
+        for row in rows_of(path):
             by_dtype.setdefault(row["attn_dtype"], []).append(row)
         for dtype, rows in by_dtype.items():
-            found.append(_attention(device(name), known_dtype(dtype), rows, what))
+            kernels = _attention(device(name), known_dtype(dtype), rows, what)
+            found.append(replace(kernels, version=_version(path)))
     return tuple(found)
 
 
@@ -174,7 +183,8 @@ def moe_studies(folder: Path, name: str) -> tuple[Study, ...]:
     names = {"tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "topk": "topk"}
     names |= {"experts": "num_experts", "tp": "moe_tp_size", "ep": "moe_ep_size"}
     by_dtype: dict[str, list[dict[str, str]]] = {}
-    for row in rows_of(next(tables.glob("*_moe_perf.csv.gz"))):
+    path = next(tables.glob("*_moe_perf.csv.gz"))
+    for row in rows_of(path):
         by_dtype.setdefault(row["moe_dtype"], []).append(row)
     found = []
     for dtype, rows in by_dtype.items():
@@ -183,7 +193,8 @@ def moe_studies(folder: Path, name: str) -> tuple[Study, ...]:
         columns["skew"] = np.array([0.0 if each == "balanced" else float(each) for each in skew])
         seconds = np.array([float(r["latency"]) for r in rows]) / 1e3
         shape = ("hidden", "inter", "topk", "experts", "tp", "ep", "skew")
-        found.append(study("moe", device(name), known_dtype(dtype), columns, seconds, shape))
+        kernels = study("moe", device(name), known_dtype(dtype), columns, seconds, shape)
+        found.append(replace(kernels, version=_version(path)))
     return tuple(found)
 
 

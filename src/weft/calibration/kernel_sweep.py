@@ -226,27 +226,59 @@ class SweptLaw:
 
 
 def fit_sweep(rows: Observations, places: Places, ranges: Mapping[str, Range]) -> SweptLaw:
-    """Fit a law to a sweep, and between its points what the law leaves unexplained."""
+    """Fit a law to a sweep, and between its points what the law leaves unexplained.
+
+    How far points reach along each column is what predicts points left out best.
+    """
     law = fit_law([rows], ranges)
     left = np.log(rows.seconds / rows.predicted(law))
     names, spreads = _scales(places)
-    best: SweptLaw = SweptLaw(law, None, left)
-    for length in _LENGTHS:
-        scales = tuple(length * each for each in spreads)
-        at = scaled_rows(names, scales, places)
-        for noise in _NOISES:
-            inverse = np.linalg.inv(likeness(at, at) + noise**2 * np.eye(len(at)))
-            weights = inverse @ left
-            unseen = weights / np.diag(inverse)  # Rasmussen and Williams, 2006, equation 5.12
-            if np.abs(unseen).mean() < np.abs(best.unseen).mean():
-                points = tuple(tuple(map(_short, point)) for point in at)
-                found = PointCorrection(names, scales, points, tuple(map(_short, weights)))
-                best = SweptLaw(law, found, unseen)
-    return best
+    tried = [
+        _Process.through(left, scaled_rows(names, spreads, places), np.full(len(names), far), noise)
+        for far in _REACHES
+        for noise in _NOISES
+    ]
+    best = min(tried, key=lambda each: each.error)
+    for column in [*range(len(names))] * 2:
+        for times in (0.5, 2.0):
+            reach = best.reach.copy()
+            reach[column] *= times
+            other = _Process.through(left, best.places, reach, best.noise)
+            best = other if other.error < _WORTH * best.error else best
+    if best.error >= float(np.abs(left).mean()):
+        return SweptLaw(law, None, left)
+    scales = tuple(float(each) for each in best.reach * spreads)
+    points = tuple(tuple(map(_short, point)) for point in best.places / best.reach)
+    found = PointCorrection(names, scales, points, tuple(map(_short, best.weights)))
+    return SweptLaw(law, found, best.unseen)
 
 
-_LENGTHS = (1.0, 2.0, 4.0)  # standard deviations over which kernels have much in common
+_REACHES = (1.0, 2.0, 4.0)  # standard deviations of a column over which kernels are alike
 _NOISES = (0.15, 0.5)  # of one measurement, as a share of what is corrected
+_WORTH = 0.99  # a reach of its own has to gain this much
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A Gaussian process through points; ``unseen`` is what the others leave of each."""
+
+    places: Floats
+    reach: Floats
+    noise: float
+    weights: Floats
+    unseen: Floats
+
+    @classmethod
+    def through(cls, left: Floats, places: Floats, reach: Floats, noise: float) -> "_Process":
+        at = places / reach
+        inverse = np.linalg.inv(likeness(at, at) + noise**2 * np.eye(len(at)))
+        weights = inverse @ left
+        unseen = weights / np.diag(inverse)  # Rasmussen and Williams, 2006, equation 5.12
+        return cls(places, reach, noise, weights, unseen)
+
+    @property
+    def error(self) -> float:
+        return float(np.abs(self.unseen).mean())
 
 
 def _short(value: float) -> float:

@@ -104,7 +104,6 @@ _EXPERTS = PRODUCTS | {
     "sort": Range(1e-5, 1e-6, 1e-3),
     "token": Range(2.0, 0.01, 50.0),
     "crowd": Range(0.3, 0.01, 1.0),
-    "favour": Range(0.8, 0.3, 1.0, 0.3),
 }
 _MOVED = {
     "memory": Range(0.85, 0.3, 0.95, 0.15),

@@ -1,11 +1,13 @@
 """Seconds of a layer of experts: two grouped matrix products and what lies around them.
 
 Of ``experts`` a rank holds its share ``1 / ep``, each cut ``tp`` times along its inner side. A
-token goes to ``topk`` of them; those that get none are not read. The products of a group are
-priced as matrix products side by side. The numbers of a law: those of matrix products, ``sort``
-seconds to put tokens in the order of their experts, ``token`` how often a routed token passes
-the memory, ``crowd`` how much of a skewed batch stays on the rank that gets most (0: none but
-its share, 1: all), ``favour`` how few experts a skewed batch asks for, as a power of their number.
+token goes to ``topk`` of them; those that get none are not read. A balanced batch asks all equally,
+one with ``skew`` by the law of Zipf with that exponent. The products of a group are priced as
+matrix products side by side. Servers keep a row for every token and expert of the batch, also for
+experts of other ranks, and activations and sums pass over all of them. The numbers of a law: those
+of matrix products, ``sort`` seconds to put tokens in the order of their experts, ``token`` how
+often such a row passes the memory, ``crowd`` how much of a skewed batch stays on the rank that gets
+most (0: none but its share, 1: all).
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,8 @@ def moe_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> F
     group = {"batch": active, "m": routed / active}
     up = matmul_seconds({**group, "n": 2 * inner, "k": columns["hidden"]}, device, recipe, law)
     down = matmul_seconds({**group, "n": columns["hidden"], "k": inner}, device, recipe, law)
-    passed = law["token"] * routed * (columns["hidden"] + 2 * inner) * recipe.output
+    rows = columns["tokens"] * columns["topk"]
+    passed = law["token"] * rows * (columns["hidden"] + 2 * inner) * recipe.output
     around = law["sort"] + passed / (device.memory_rated * law["memory"])
     return around + up + down
 
@@ -35,9 +38,19 @@ def routing(columns: Columns, law: Law) -> tuple[Floats, Floats]:
     held = np.maximum(columns["experts"] / columns["ep"], 1.0)
     share = columns["ep"] ** -np.where(skewed, 1 - law["crowd"], 1.0)
     routed = np.maximum(columns["tokens"] * columns["topk"] * share, 1.0)
-    asked = held ** np.where(skewed, law["favour"], 1.0)
-    active = -asked * np.expm1(-routed / asked)
+    active = np.minimum(routed, held)
+    if skewed.any():
+        active[skewed] = _asked(routed[skewed], held[skewed], columns["skew"][skewed])
     return routed, np.clip(active, 1.0, routed)
+
+
+def _asked(routed: Floats, held: Floats, skew: Floats) -> Floats:
+    """Return how many experts get a token, where the e-th is asked in proportion to e^-skew."""
+    place = np.arange(1.0, held.max() + 1)
+    share = np.where(place <= held[:, None], place ** -skew[:, None], 0.0)
+    share /= share.sum(axis=1, keepdims=True)
+    asked: Floats = -np.expm1(-routed[:, None] * share).sum(axis=1)
+    return asked
 
 
 def moe_places(columns: Columns) -> Mapping[str, Floats]:
