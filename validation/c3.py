@@ -18,17 +18,15 @@ from weft.c3 import (
     Gemm,
     Pricer,
     Scenario,
-    pair_schedule,
+    gemm_slowdown,
     price_scenario,
     without,
     without_units,
 )
 from weft.c3.random_pairs import random_pairs
-from weft.c3.strategies import compute_alone, grid_of
+from weft.c3.strategies import grid_of
 from weft.hardware import platform
-from weft.schedule import CommandKind
 from weft.schedule.strategy import Strategy
-from weft.simulator import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,16 +159,10 @@ def _lost_note(name: str, more: float) -> str:
     return f"{name} without 64: {more:+.1f} %; published: up to 10 % faster without 8"
 
 
-def gemm_slowdown(side: int, tiles: str, machine: Platform) -> float:
+def slower(side: int, tiles: str, machine: Platform) -> float:
     """Return the slowdown in percent of a GEMM overlapped with the all-reduce of its result."""
-    gemm = Gemm(side, side, side, tiles=tiles)
-    scenario = Scenario("", gemm, "all_reduce", 2 * side * side)
-    pair = pair_schedule(scenario, Strategy("priority"), machine)
-    seconds = []
-    for schedule in (pair, compute_alone(scenario, machine)):
-        kernel = simulate(schedule, machine).of(kind=CommandKind.KERNEL)
-        seconds.append(float(kernel.end[0] - kernel.start[0]))
-    return 100 * (seconds[0] / seconds[1] - 1)
+    scenario = Scenario("", Gemm(side, side, side, tiles=tiles), "all_reduce", 2 * side * side)
+    return 100 * (gemm_slowdown(scenario, Strategy("priority"), machine) - 1)
 
 
 def _overlapped_with_rccl(machine: Platform) -> Iterator[Target]:
@@ -185,7 +177,7 @@ def _overlapped_with_rccl(machine: Platform) -> Iterator[Target]:
                 published,
                 "%",
                 STEALING,
-                weft=gemm_slowdown(side, tiles, machine),
+                weft=slower(side, tiles, machine),
                 allowed=6.0 if asked else -1.0,
                 error_in="points",
                 note=f"{grid.tiles} tiles, {grid.tiles / device.units:.2f} waves"

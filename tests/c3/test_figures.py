@@ -34,7 +34,7 @@ def test_published_slowdowns_of_gemms_with_an_all_reduce_are_met():
 
 def test_tiles_that_fill_whole_waves_suffer_most_and_lists_more_than_counters():
     slower = {
-        (side, tiles): c3.gemm_slowdown(side, tiles, MACHINE)
+        (side, tiles): c3.slower(side, tiles, MACHINE)
         for side in (4096, 8192, 16384)
         for tiles in ("static", "lists", "stealing")
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -210,6 +212,17 @@ def test_a_host_that_runs_ahead_is_measured_by_its_device_even_if_it_waits_once(
 def test_the_period_of_a_job_that_its_gpu_bounds_is_that_of_its_gpu(data):
     found = replay(read(data / "tracelens/traces/resnet_ddp_8xMI300X_rank0.json.gz"))
     assert np.mean([each.measured for each in found]) == pytest.approx(19.0e-3, rel=0.02)
+
+
+@pytest.mark.data
+def test_a_trace_that_lacks_gpu_work_keeps_the_time_it_took(data, tmp_path):
+    """Streams of NCCL are left out: what waited for them stands idle behind queued work."""
+    with gzip.open(data / "tracelens/traces/resnet_ddp_8xMI300X_rank0.json.gz", "rt") as file:
+        whole = json.load(file)
+    kept = [e for e in whole["traceEvents"] if "nccl" not in str(e.get("name")).lower()]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(whole | {"traceEvents": kept}))
+    assert abs(replay_error(replay(read(path)))) < 0.1
 
 
 def test_uneven_steps_are_headed_by_their_mean(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.c3.pair_pricing import applying, price_scenario
+from weft.c3.pair_pricing import applying, gemm_slowdown, price_scenario
 from weft.c3.strategies import without_units
 from weft.collectives.catalogue import REDUCING
 from weft.simulator import collective_units
@@ -27,15 +27,26 @@ class Advice:
 
 
 def advised_rows(
-    scenario: Scenario, pricer: Pricer, strategies: Sequence[str], units: int | None
+    scenario: Scenario,
+    pricer: Pricer,
+    strategies: Sequence[str],
+    units: int | None,
+    *,
+    in_full: bool = False,
 ) -> list[dict[str, Any]]:
-    """The scenario by the strategies asked for, or by all that apply; the one to use says why."""
+    """The scenario by the strategies asked for, or by all that apply; the one to use says why.
+
+    ``in_full`` adds how many times as long as alone the GEMM takes.
+    """
     wanted = applying(scenario, strategies, units, pricer.platform)
     advice = advise(scenario, pricer)
     rows = []
     for priced in price_scenario(scenario, pricer, wanted, units=units):
         chosen = priced.choice.name == advice.choice.name
-        rows.append(priced.as_row() | {"chosen": chosen, "why": advice.why if chosen else ""})
+        row = priced.as_row() | {"chosen": chosen, "why": advice.why if chosen else ""}
+        if in_full:
+            row["gemm_slowdown"] = gemm_slowdown(scenario, priced.choice, pricer.platform)
+        rows.append(row)
     return rows
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weft.c3.ideal import class_of, percent_of_ideal
 from weft.c3.scenarios import MIB, Gemm, Scenario
 from weft.c3.strategies import (
+    COMPUTE,
     STRATEGIES,
     check_choice,
     comm_alone,
@@ -27,8 +28,9 @@ from weft.c3.strategies import (
 )
 from weft.collectives.parts import divided
 from weft.errors import UsageError
+from weft.schedule import CommandKind
 from weft.schedule.strategy import Strategy
-from weft.simulator import Prepared, collective_units
+from weft.simulator import Prepared, collective_units, simulate
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -222,6 +224,16 @@ class PricedPair:
             "class": self.kind,
             "basis": "predicted",
         }
+
+
+def gemm_slowdown(scenario: Scenario, choice: Strategy, platform: Platform) -> float:
+    """Return how many times as long as alone the GEMM of a pair takes."""
+    seconds = []
+    pair = pair_schedule(scenario, choice, platform)
+    for schedule in (pair, compute_alone(scenario, platform)):
+        kernel = simulate(schedule, platform).of(queue=COMPUTE, kind=CommandKind.KERNEL)
+        seconds.append(float(kernel.end[0] - kernel.start[0]))
+    return seconds[0] / seconds[1]
 
 
 def applying(

@@ -43,6 +43,7 @@ def _print_pair(platform: Platform, rows: Rows, missing: str) -> None:
         Column("strategy", "strategy", right=False, style="bold"),
         Column("units", "masked"),
         Column("seconds", "time", format_time),
+        Column("gemm_slowdown", "GEMM", "{:.2f}x".format),
         Column("speedup", "speedup", "{:.2f}x".format),
         Column("percent_of_ideal", "of ideal", format_percent),
         Column("bar", "", right=False, style="cyan"),

@@ -69,7 +69,7 @@ def c3(
         str | None,
         typer.Option(
             metavar="MECHANISM,..",
-            help="Without waves, admission, cache, requests, load, staging or launch.",
+            help="Without waves, admission, cache, requests, load, clock, staging or launch.",
         ),
     ] = None,
     json: Json = False,
@@ -97,7 +97,7 @@ def c3(
     rows = [
         row
         for each in track(scenarios, "pricing")
-        for row in advised_rows(each, pricer, words(strategy), units)
+        for row in advised_rows(each, pricer, words(strategy), units, in_full=len(scenarios) <= 4)
     ]
     note = _write(path, platform.name, rows) if path else ""
     if json:
