@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, TCPStore
+from torch.distributed import distributed_c10d
 
 from weft.errors import RunTimeoutError
 from weft.torch.backend.bounded_store import (
@@ -19,6 +21,8 @@ from weft.torch.backend.bounded_store import (
     StoreUnreachableError,
 )
 from weft.torch.backend.store_rendezvous import rendezvous
+from weft.torch.hosts.gloo_transport import GlooTransport
+from weft.torch.hosts.host_map import HostMap
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 SHORT = timedelta(seconds=0.5)
@@ -70,3 +74,31 @@ def test_values_are_passed_on_and_missing_keys_named():
     with pytest.raises(KeysMissingError) as failure:
         bounded.wait_for(["a", "b"])
     assert failure.value.keys == ("b",)
+
+
+def test_connections_to_other_hosts_do_not_wait_for_a_stopped_store(stopped_store):
+    hosts = HostMap.from_identities(["a", "b"])
+    with pytest.raises(RunTimeoutError, match=r"store did not answer within 1.5 s"):
+        GlooTransport(stopped_store, 1, hosts, SHORT)
+
+
+@pytest.fixture
+def weft_group():
+    dist.init_process_group("weft", store=HashStore(), rank=0, world_size=1, timeout=SHORT)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("weft_group")
+def test_the_barrier_of_a_new_group_does_not_wait_for_a_stopped_store(stopped_store):
+    with pytest.raises(RunTimeoutError, match=r"rank 0 .*store did not answer within 0.5 s"):
+        distributed_c10d._store_based_barrier(0, stopped_store, "some", 1, SHORT)
+
+
+@pytest.mark.usefixtures("weft_group")
+def test_the_barrier_of_a_new_group_names_ranks_that_do_not_come(monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    store = HashStore()
+    store.set("weft/barrier/some/2", "")
+    with pytest.raises(RunTimeoutError, match=r"rank 0: .* rank 1 did not come"):
+        distributed_c10d._store_based_barrier(0, store, "some", 3, SHORT)

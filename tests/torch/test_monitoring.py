@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,13 +143,29 @@ def test_a_profile_becomes_three_lines_on_rank_0():
     assert other[0] == []
 
 
+class Broken:
+    step_num = 0
+
+    def export_chrome_trace(self, path):
+        raise RuntimeError(path)
+
+
+def profiled_with_a_failure(_folder, failing):
+    handler = weft.torch.overlap_report(log=lambda _: None, patience=60.0)
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        dist.all_reduce(torch.ones(64))
+    handler(Broken() if dist.get_rank() == failing else prof)
+    dist.barrier()
+    return handler.seconds
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_no_rank_waits_for_the_report_of_one_that_failed(failing):
+    seconds = on_ranks(partial(profiled_with_a_failure, failing=failing), "gloo")
+    assert max(seconds) < 60
+
+
 def test_a_handler_never_raises_into_the_job(caplog):
-    class Broken:
-        step_num = 0
-
-        def export_chrome_trace(self, path):
-            raise RuntimeError(path)
-
     handler = weft.torch.overlap_report()
     handler(Broken())
     assert "no overlap report" in caplog.text

@@ -70,24 +70,29 @@ class BoundedStore:
         return self._bounded(lambda: self._store.compare_set(key, expected, value))
 
     def _bounded(self, act: Callable[[], T]) -> T:
-        results: list[T] = []
-        errors: list[BaseException] = []
+        return answered(act, self._answer_seconds)
 
-        def run() -> None:
-            try:
-                results.append(act())
-            except BaseException as error:  # noqa: BLE001 - raised by the caller
-                errors.append(error)
 
-        # A daemon: a call that never returns does not keep the process alive.
-        thread = threading.Thread(target=run, name="weft store", daemon=True)
-        thread.start()
-        thread.join(self._answer_seconds)
-        if thread.is_alive():
-            raise StoreUnreachableError(
-                f"the store did not answer within {self._answer_seconds:g} s: the process that "
-                "holds it (rank 0 of the job, or its launcher) is stopped or unreachable."
-            )
-        if errors:
-            raise errors[0]
-        return results[0]
+def answered(act: Callable[[], T], seconds: float) -> T:
+    """Return what ``act``, which asks a store, returns; raise if it takes longer."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(act())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            errors.append(error)
+
+    # A daemon: a call that never returns does not keep the process alive.
+    thread = threading.Thread(target=run, name="weft store", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise StoreUnreachableError(
+            f"the store did not answer within {seconds:g} s: the process that "
+            "holds it (rank 0 of the job, or its launcher) is stopped or unreachable."
+        )
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -19,6 +19,7 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from weft._core import DispatchCache
 from weft.torch.backend.fast_path import TENSOR_READER, FastPathCollectives
 from weft.torch.backend.reduce_ops import PLAIN_NAMES
+from weft.torch.backend.store_rendezvous import store_barrier
 
 Function = Callable[..., Any]
 _state = distributed_c10d._world  # noqa: SLF001 - it has no public name
@@ -120,6 +121,24 @@ def _monitored_barrier(original: Function) -> Function:
     return monitored_barrier
 
 
+def _store_based_barrier(original: Function) -> Function:
+    """Return a barrier that ends: torch's asks the store without a deadline."""
+
+    @wraps(original)
+    def barrier(
+        rank: int, store: Any, group_name: str, count: int, timeout: timedelta, *rest: Any
+    ) -> None:
+        if not any(isinstance(group, FastPathCollectives) for group in _state.pg_map):
+            original(rank, store, group_name, count, timeout, *rest)
+            return
+        groups = {name: group for group, name in _state.pg_names.items()}
+        local = count != dist.get_world_size()  # only the ranks of the group make it
+        ranks = list(_state.pg_group_ranks[groups[group_name]]) if local else range(count)
+        store_barrier(store, rank, ranks, group_name, timeout)
+
+    return barrier
+
+
 # By torch's name. Newer versions of torch call those with "single" from the older names.
 _SINGLE = hasattr(distributed_c10d, "all_gather_single")
 _WRAPPERS = {
@@ -127,7 +146,9 @@ _WRAPPERS = {
     "all_gather_single" if _SINGLE else "all_gather_into_tensor": _all_gather,
     "reduce_scatter_single" if _SINGLE else "reduce_scatter_tensor": _reduce_scatter,
     "monitored_barrier": _monitored_barrier,
+    "_store_based_barrier": _store_based_barrier,
 }
+_WITHOUT_READER = ("monitored_barrier", "_store_based_barrier")
 
 
 def install_dist_functions() -> None:
@@ -135,12 +156,13 @@ def install_dist_functions() -> None:
     remaps = _functional_collectives.traceable_collective_remaps
     for name, wrapper in _WRAPPERS.items():
         original = getattr(distributed_c10d, name, None)
-        serves = TENSOR_READER is not None or name == "monitored_barrier"
+        serves = TENSOR_READER is not None or name in _WITHOUT_READER
         if not serves or original is None or hasattr(original, "of_weft"):
             continue
         made: Any = wrapper(original)
         made.of_weft = True
         setattr(distributed_c10d, name, made)
-        setattr(dist, name, made)
+        if hasattr(dist, name):
+            setattr(dist, name, made)
         if original in remaps:
             remaps[made] = remaps[original]

@@ -39,11 +39,24 @@ def rendezvous(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> C
     return MultiHostChannel(world, store, hosts, rank)
 
 
+def store_barrier(
+    store: Store, rank: int, ranks: Sequence[int], name: str, timeout: timedelta
+) -> None:
+    """Wait for ranks by a store; torch's own barrier asks it without a deadline."""
+    keys = {other: f"weft/barrier/{name}/{other}" for other in ranks}
+    with _naming_the_missing(rank, list(keys.values()), timeout, ranks):
+        bounded = BoundedStore(store, timeout)
+        bounded.set(keys[rank], "")
+        bounded.wait_for(list(keys.values()))
+
+
 @contextmanager
-def _naming_the_missing(rank: int, keys: Sequence[str], timeout: timedelta) -> Iterator[None]:
+def _naming_the_missing(
+    rank: int, keys: Sequence[str], timeout: timedelta, ranks: Sequence[int] | None = None
+) -> Iterator[None]:
     """Convert a timeout of a store into an error that names the missing ranks.
 
-    Rank r of the group writes ``keys[r]``.
+    ``keys[r]`` is written by rank r of the group, or by ``ranks[r]``.
     """
     start = f"rank {rank}: timeout after {timeout.total_seconds():g} s at the start of its process"
     try:
@@ -54,7 +67,8 @@ def _naming_the_missing(rank: int, keys: Sequence[str], timeout: timedelta) -> I
             "Continue or restart that process.",
         ) from error
     except KeysMissingError as error:
-        late = ", ".join(str(keys.index(key)) for key in error.keys)
+        numbers = ranks or range(len(keys))
+        late = ", ".join(str(numbers[keys.index(key)]) for key in error.keys)
         raise RunTimeoutError(
             f"{start} group; rank {late} did not come.",
             "Start every rank; if the others are only slow, pass a longer timeout.",

@@ -4,12 +4,12 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
 
 from weft._core import FaultReason
 from weft.errors import RankDiedError, RunError
 from weft.runtime import World
 from weft.runtime.faults import ERRORS
+from weft.torch.backend.bounded_store import answered
 from weft.torch.backend.c10d import Store
 from weft.torch.hosts.gloo_transport import GlooTransport
 from weft.torch.hosts.host_map import HostMap
@@ -86,7 +86,8 @@ class AbortPropagator:
                     return
                 time.sleep(_POLL_SECONDS)
 
-        _with_deadline(read, 2 * _FOR_A_REASON)
+        with contextlib.suppress(RuntimeError):  # the store may have ended with its host
+            answered(read, 2 * _FOR_A_REASON)
         return found[0] if found else None
 
     def _report(self, failure: RunError) -> None:
@@ -94,22 +95,9 @@ class AbortPropagator:
         if self._world.member.fault() is None:
             prefix = "" if text.startswith(_PREFIX) else _PREFIX
             self._world.fail(reason, self._world.rank, f"{prefix}{text.rstrip('.')}")
-        _with_deadline(
-            lambda: self._store.compare_set(_KEY, "", f"{int(reason)} {text}"), _FOR_THE_STORE
-        )
-        self._transport.close_all()
-
-
-def _with_deadline(act: Callable[[], object], seconds: float) -> None:
-    """Call the store, which may have ended with its host; leave it after so many seconds.
-
-    Behind a link that drops packets silently, TCP gives up only after 15 minutes.
-    """
-
-    def run() -> None:
+        # Behind a link that drops packets silently, TCP gives up only after 15 minutes.
         with contextlib.suppress(RuntimeError):
-            act()
-
-    thread = threading.Thread(target=run, name="weft-store", daemon=True)
-    thread.start()
-    thread.join(seconds)
+            answered(
+                lambda: self._store.compare_set(_KEY, "", f"{int(reason)} {text}"), _FOR_THE_STORE
+            )
+        self._transport.close_all()

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import RankDiedError, RunError, RunTimeoutError
+from weft.torch.backend.bounded_store import StoreUnreachableError, answered
 from weft.torch.backend.c10d import Store
 from weft.torch.hosts.chunks import as_bytes
 from weft.torch.hosts.host_map import HostMap
@@ -20,6 +21,7 @@ from weft.torch.hosts.host_map import HostMap
 _BREAK = (1 << 20) + 7  # a tag that is never sent
 # Leaders time out earlier than the other ranks of their host, so that they can report why.
 _SOONER = 0.95
+_TO_CONNECT = 1.0  # seconds after its timeout in which Gloo reports it
 
 
 class Transfer:
@@ -61,7 +63,13 @@ class GlooTransport:
         self.set_timeout(timeout)
         size, others = len(hosts.of), _threads()
         try:
-            self._group: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
+            # Gloo's own timeout does not hold while it asks the store for addresses.
+            self._group: Any = answered(
+                lambda: dist.ProcessGroupGloo(store, rank, size, timeout),
+                timeout.total_seconds() + _TO_CONNECT,
+            )
+        except StoreUnreachableError:
+            raise
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise RunError(

@@ -126,7 +126,19 @@ class OverlapReport:
             self._report(prof)
         except Exception as error:  # noqa: BLE001 - the job goes on, whatever happens here
             _log.warning("no overlap report: %s: %s", type(error).__name__, error)
+            with suppress(Exception):
+                self._withdraw()
         self.seconds = time.perf_counter() - began
+
+    def _withdraw(self) -> None:
+        """Write empty messages, so that the other ranks do not wait for this one."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        rank = dist.get_rank()
+        store = _Exchange(f"{self._prefix}/{self._profiles}", self._patience)
+        ranks = range(dist.get_world_size()) if rank == 0 else ()
+        for key in (f"stamps/{rank}", f"summary/{rank}", *(f"windows/{r}" for r in ranks)):
+            store.put(key, b"")
 
     def _report(self, prof: Any) -> None:
         together = dist.is_available() and dist.is_initialized()
@@ -149,7 +161,7 @@ class OverlapReport:
             store.put(f"summary/{rank}", msgspec.msgpack.encode(summary))
             return
         others = [store.get(f"summary/{r}") for r in range(1, size)] if store is not None else []
-        known = [msgspec.msgpack.decode(raw, type=RankSummary) for raw in others if raw is not None]
+        known = [msgspec.msgpack.decode(raw, type=RankSummary) for raw in others if raw]
         self.last = (summary, *known)
         for line in _lines(self.last, late, size):
             self._log(line)
@@ -311,7 +323,7 @@ class _BusyCurve:
 
 
 def _own_windows(raw: bytes | None, digest: RankDigest) -> list[TransferWindow | None] | None:
-    if raw is None:
+    if not raw:
         return None
     times: list[tuple[float, float] | None] = msgspec.msgpack.decode(raw)
     if len(times) != len(digest.places):
