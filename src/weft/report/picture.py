@@ -130,10 +130,6 @@ def stacked(pictures: Mapping[str, Picture]) -> Picture:
     names = _offsets(len(each.names) for each in made)
     first = _offsets(len(each.lines) for each in made)
     zeros = [float(each.start.min(initial=np.inf)) if each.num_spans else 0.0 for each in made]
-    joined = {
-        name: np.concatenate([getattr(each, name) for each in made])
-        for name in ("kind", "waits", "nbytes")
-    }
     return Picture(
         lines=lines,
         names=[name for each in made for name in each.names],
@@ -144,7 +140,9 @@ def stacked(pictures: Mapping[str, Picture]) -> Picture:
         paths=[[i + at for i in path] for at, each in spans.items() for path in each.paths],
         details={i + at: text for at, each in spans.items() for i, text in each.details.items()},
         left_out=sum(each.left_out for each in made),
-        **joined,
+        kind=np.concatenate([each.kind for each in made]),
+        waits=np.concatenate([each.waits for each in made]),
+        nbytes=np.concatenate([each.nbytes for each in made]),
     )
 
 
