@@ -11,11 +11,12 @@ from benchmarks.startup import imports_torch
 from weft.cli import main
 from weft.cli.checkup import Finding, rocm_gpus
 from weft.hardware import platform_names
+from weft.models.named import changed, model_named
 
 VERBS = (
     *("tour", "doctor", "platforms", "calibrate", "collective", "copies", "kernel", "c3"),
     *("analyze", "whatif", "predict", "plan", "shard", "serve", "sweep", "bench", "validate"),
-    *("gpu-check", "watch", "diff", "export"),
+    *("gpu-check", "watch", "diff", "export", "models"),
 )
 
 
@@ -143,3 +144,23 @@ def test_the_shell_completes(words, completed):
         [sys.executable, "-c", start], env=environment, capture_output=True, text=True, check=False
     )
     assert completed in done.stdout.split()
+
+
+def test_models_lists_the_settings_of_a_workload(capsys):
+    assert main(["models", "--json"]) == 0
+    names = {row["name"] for row in json.loads(capsys.readouterr().out)["results"]}
+    assert {"gpt2", "dlrm", "llama-8b"} <= names
+    assert main(["models", "gpt2", "--json"]) == 0
+    found = {row["setting"]: row for row in json.loads(capsys.readouterr().out)["results"]}
+    assert found["layers"]["value"] == 12
+    assert found["tied"]["takes"] == "true or false"
+    model = model_named("gpt2")
+    assert changed("gpt2", model, {key: row["value"] for key, row in found.items()}) == model
+    assert main(["models", "gpt3"]) == 2
+    assert main(["models", "dlrm"]) == 0
+    assert "bottom" in capsys.readouterr().out
+
+
+def test_no_summary_of_a_verb_is_cut(capsys):
+    assert main([]) == 0
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]

@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.spans import handshake
+import weft
+from tests.spans import handshake, overlapping
 from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
 from weft.report.analysis_page import page as analysis_page
 from weft.report.bars import ChartBar, bar_chart
@@ -228,3 +229,25 @@ def test_log_ticks_reach_around(values):
 )
 def test_names_are_shortened_to_what_tells_them_apart(name, short):
     assert short_name(name) == short
+
+
+def test_a_plan_shows_both_steps_on_one_axis_and_folds_alternatives():
+    from weft.report.picture import picture_of, stacked
+    from weft.report.plan_tables import plan_page
+
+    plan = weft.plan("gpt2", "a100-8")
+    text = plan_page(plan, (overlapping(), handshake()))
+    assert text.count("data-timeline=") == 1
+    assert text.count("<details") == 2  # what ran longest, and the alternatives
+    assert "takes" in text
+    picture = stacked({"before": picture_of(overlapping()), "planned": picture_of(handshake())})
+    assert {line.group for line in picture.lines} == {
+        *("before, rank 0", "planned, rank 0", "planned, rank 1")
+    }
+    assert picture.num_spans == sum(
+        picture_of(each).num_spans for each in (overlapping(), handshake())
+    )
+    assert [picture.names[picture.name[i]] for i in picture.paths[1]] == [
+        picture_of(handshake()).names[picture_of(handshake()).name[i]]
+        for i in picture_of(handshake()).paths[0]
+    ]

@@ -92,8 +92,15 @@ def test_sends_in_flight_together_get_lines_apart():
 
 def test_two_timelines_stand_one_above_the_other():
     both = names(handshake(), overlapping(), what="process_name")
-    assert list(both.values()) == ["predicted rank 0", "predicted rank 1", "predicted rank 0"]
+    first, last = handshake().schedule, overlapping().schedule
+    assert list(both.values()) == [f"{first}: rank 0", f"{first}: rank 1", f"{last}: rank 0"]
     assert len(both) == 3
+
+
+def test_processes_are_named_after_what_they_are():
+    text = json.loads(perfetto_json(overlapping(), overlapping(), labels=("before", "planned")))
+    named = [e["args"]["name"] for e in text["traceEvents"] if e["name"] == "process_name"]
+    assert named == ["before: rank 0", "planned: rank 0"]
 
 
 def test_calls_nest():

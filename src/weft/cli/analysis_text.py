@@ -1,12 +1,11 @@
 """An analysis as text: the answer first, then the details."""
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from weft.report.text import Column, page, print_table, sentence
+from weft.report.text import Column, page, print_table, print_wrapped, sentence
 from weft.timeline.kernel_names import short_name
 from weft.trace import Analysis, CollectiveUse, RankAnalysis
 from weft.trace.analysis.analysis_result import REPLAYED, StepAdvice, TimePart, TimeSplit
@@ -54,7 +53,7 @@ def _print_headline(analysis: Analysis) -> None:
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
     print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
-    _print_wrapped(
+    print_wrapped(
         f"GPU busy {_percent(slowest.busy_share)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
         f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
@@ -66,12 +65,6 @@ def _print_headline(analysis: Analysis) -> None:
             f"the host runs ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
             f"{format_time(seconds)}"
         )
-
-
-def _print_wrapped(text: str, indent: str = "") -> None:
-    """Print text wrapped to the width of the window."""
-    for line in textwrap.wrap(text, page().width, initial_indent=indent, subsequent_indent=indent):
-        print(line)
 
 
 def page_bold(text: str) -> str:
@@ -97,10 +90,9 @@ def _print_advice(analysis: Analysis) -> None:
         return
     print(f"\n{page_bold('Do first')} (replayed gains are those of weft whatif)")
     for number, advice in enumerate(analysis.advice, start=1):
-        place = page()
-        place.write_wrapped(f"{number}. {page_bold(advice.title)}: {gain_of(advice)}", "   ")
-        _print_wrapped(f"{advice.why}.", indent="   ")
-        _print_wrapped(sentence(advice.how), indent="   ")
+        print_wrapped(f"{number}. {page_bold(advice.title)}: {gain_of(advice)}", "   ")
+        print_wrapped(f"   {advice.why}.", "   ")
+        print_wrapped(f"   {sentence(advice.how)}", "   ")
 
 
 def gain_of(advice: StepAdvice) -> str:
@@ -266,7 +258,7 @@ def _use_row(uses: Sequence[CollectiveUse]) -> dict[str, Any]:
 
 def _print_slowdowns(rank: RankAnalysis) -> None:
     for each in rank.slowdowns:
-        _print_wrapped(
+        print_wrapped(
             f"{each.family} kernels overlapped with communication take {each.weighted:.2f} times "
             f"as long (median {each.median:.2f}, 90th percentile {each.p90:.2f}; {each.num_pairs} "
             f"kernels seen with and without overlap at the same place of a step)"
@@ -309,7 +301,7 @@ def _print_reasons(rank: RankAnalysis) -> None:
     under = [part for part in rank.step_launching[:5] if part.seconds > 0.02 * idle]
     if under:
         names = "; ".join(f"{_short(p.what)} {format_time(p.seconds)}" for p in under)
-        _print_wrapped(f"the host was meanwhile in: {names}")
+        print_wrapped(f"the host was meanwhile in: {names}")
     if rank.path:
         title = f"Critical path of {rank.path.step}: what its end waited for"
         _print_parts(title, rank.path.parts, rank.path.seconds)
@@ -369,4 +361,4 @@ def _print_notes(analysis: Analysis) -> None:
     if notes:
         print()
     for note in dict.fromkeys(notes):
-        _print_wrapped(f"note: {note}")
+        print_wrapped(f"note: {note}")

@@ -18,6 +18,7 @@ from weft.cli.verbs.doctor_verb import doctor
 from weft.cli.verbs.export_verb import export
 from weft.cli.verbs.gpu_check_verb import gpu_check
 from weft.cli.verbs.kernel_verb import kernel
+from weft.cli.verbs.models_verb import models
 from weft.cli.verbs.plan_verb import plan
 from weft.cli.verbs.platforms_verb import platforms
 from weft.cli.verbs.predict_verb import predict
@@ -118,6 +119,11 @@ _add(
     platforms,
     "Which hardware does weft know, and where does each of its numbers come from?",
     "weft platforms mi300x-8",
+)
+_add(
+    models,
+    "Which workloads does weft know by name, and which settings does one have for --set?",
+    "weft models llama-8b",
 )
 _add(
     calibrate,

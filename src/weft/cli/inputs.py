@@ -48,7 +48,9 @@ Ranks = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="K=V", help="Change a setting of the workload, such as batch=4096."
+        "--set",
+        metavar="K=V",
+        help="Change a setting of the workload, such as batch=4096; weft models NAME lists them.",
     ),
 ]
 

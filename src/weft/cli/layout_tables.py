@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cli.outputs import print_json, print_written, write
 from weft.errors import UsageError
-from weft.report.text import Column, print_table
+from weft.report.text import Column, print_table, print_wrapped
 from weft.result_tables import flat
 from weft.units import format_percent, format_size, format_time
 
@@ -80,7 +80,7 @@ def print_layouts(
 ) -> None:
     """Print the answer, the table, and what to do next; ``asked`` are the words of the user."""
     best = rows[0]
-    print(
+    print_wrapped(
         f"{name} on {machine.num_ranks} ranks of {machine.name}: {_words(best['settings'])} takes "
         f"{format_time(best['seconds'])} a step, predicted ({format_time(best['low'])} to "
         f"{format_time(best['high'])})"
@@ -98,18 +98,18 @@ def print_layouts(
         columns.append(Column("cost_per_million_tokens", "cost/M tokens", "{:,.3g}".format))
     print_table(columns, [row | {"layout": _words(row["settings"])} for row in rows])
     if len(found) > 1:
-        print(f"against the second: {difference(found[0], found[1])}")
+        print_wrapped(f"against the second: {difference(found[0], found[1])}")
     own = search.own()
     if own is not None:
         fits = "" if _fits(own, machine) else ", which does not fit"
         shown = _words(own.settings) or "data parallel"
-        print(f"against the job as given ({shown}{fits}): {difference(found[0], own)}")
+        print_wrapped(f"against the job as given ({shown}{fits}): {difference(found[0], own)}")
     given = " ".join(
         f"--set {key}={str(value).lower()}"
         for key, value in best["settings"].items()
         if key != "dp" and f"--set {key}=" not in asked
     )
-    print(f"next: weft plan {asked} --on {machine.name} {given}")
+    print_wrapped(f"next: weft plan {asked} --on {machine.name} {given}")
 
 
 _NAMES = {

@@ -43,11 +43,11 @@ def write(path: Path, what: str | bytes | Rows) -> str:
     return f"wrote {path}"
 
 
-def write_timelines(path: Path, *timelines: Any) -> str:
+def write_timelines(path: Path, *timelines: Any, labels: Sequence[str] = ()) -> str:
     """Write timelines for Perfetto; return a note for ``print_written``."""
     from weft.trace import write_perfetto
 
-    write_perfetto(path, *timelines)
+    write_perfetto(path, *timelines, labels=labels)
     return f"wrote {path}: open it in ui.perfetto.dev"
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from weft.report.text import Column, bar, print_table
+from weft.report.text import Column, bar, print_table, print_wrapped
 from weft.units import format_time
 from weft.whatif import Answer, errors_of
 
@@ -12,13 +12,15 @@ def print_answer(answer: Answer) -> None:
     """Print one job."""
     names = [Path(each).name for each in answer.file.split(", ")]
     title = names[0] if len(names) == 1 else f"{len(names)} ranks, {names[0]} .. {names[-1]}"
-    print(f"{title}: a step of {format_time(answer.measured_step)} measured, "
-          f"{format_time(answer.replayed_step)} replayed ({answer.replay_error:+.1%})")  # fmt: skip
+    print_wrapped(
+        f"{title}: a step of {format_time(answer.measured_step)} measured, "
+        f"{format_time(answer.replayed_step)} replayed ({answer.replay_error:+.1%})"
+    )
     if answer.doubt:
-        print(f"  unreliable: {answer.doubt}; the changes below may be as inaccurate")
+        print_wrapped(f"  unreliable: {answer.doubt}; the changes below may be as inaccurate", "  ")
     _print_steps(answer)
     for note in answer.notes:
-        print(f"  {note}")
+        print_wrapped(f"  {note}", "  ")
     if answer.outcomes:
         print()
         _print_outcomes(answer)
@@ -38,9 +40,9 @@ def _print_outcomes(answer: Answer) -> None:
     columns = [
         Column("name", "predicted with", right=False, style="bold"),
         Column("step", "step", format_time),
-        Column("range", "from .. to"),
+        Column("range", "from .. to", spare=True),
         Column("gain", "saves", "{:+.1%}".format),
-        Column("bar", "", right=False, style="cyan"),
+        Column("bar", "", right=False, style="cyan", spare=True),
         Column("why", "assuming", right=False),
     ]
     print_table(columns, rows)

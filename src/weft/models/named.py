@@ -97,6 +97,15 @@ def model_named(name: str) -> Dlrm | Transformer:
     return known[name]
 
 
+def settings_of_model(name: str) -> dict[str, Any]:
+    """Return the settings of a workload that is known by name, with their values."""
+    return _settable(model_named(name))
+
+
+def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
+    return {each.name: getattr(model, each.name) for each in fields(model) if each.name != "tables"}
+
+
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     """Change settings of a model; none may leave nothing of it."""
     if isinstance(model, Transformer):
@@ -115,8 +124,7 @@ def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
 
 def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
     """Read a setting as what it is in the model."""
-    kinds = {each.name: getattr(model, each.name) for each in fields(model)}
-    kinds.pop("tables", None)
+    kinds = _settable(model)
     if key not in kinds:
         raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
     now = kinds[key]

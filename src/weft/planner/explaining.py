@@ -136,5 +136,5 @@ def _slower(times: float) -> str:
 
 def _not(seconds: float, mine: float) -> str:
     if seconds > mine * 1.0001:
-        return f"the step takes {format_time(seconds)}, not {format_time(mine)}"
+        return f"the step is {format_time(seconds - mine)} longer"
     return "no faster, and asks for more"

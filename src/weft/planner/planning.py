@@ -140,7 +140,7 @@ def _with_best_buckets(
     tried = []
     for draft in drafts:
         if draft is not best and draft.buckets is not None:
-            why = f"the step takes {format_time(draft.seconds)}, not {format_time(best.seconds)}"
+            why = f"the step is {format_time(draft.seconds - best.seconds)} longer"
             tried.append((draft.buckets, why))
     return best, tried
 

@@ -4,8 +4,9 @@ Spans of a row never overlap: nested or concurrent spans get separate rows. Time
 nanoseconds after the first start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,39 @@ def _line(timeline: Timeline, key: tuple[int, ...]) -> PictureLine:
     rank, queue, lane = key
     name = timeline.queues[queue] + (f" lane {lane}" if lane >= 0 else "")
     return PictureLine(f"rank {rank}", name, quiet=name.startswith("host"))
+
+
+def stacked(pictures: Mapping[str, Picture]) -> Picture:
+    """Return pictures above each other on one axis, from time zero; titles name their groups."""
+    several = any(len({line.group for line in each.lines}) > 1 for each in pictures.values())
+    made = list(pictures.values())
+    lines = [
+        replace(line, group=f"{title}, {line.group}" if several else title)
+        for title, each in pictures.items()
+        for line in each.lines
+    ]
+    spans = dict(zip(_offsets(each.num_spans for each in made), made, strict=True))
+    names = _offsets(len(each.names) for each in made)
+    first = _offsets(len(each.lines) for each in made)
+    zeros = [float(each.start.min(initial=np.inf)) if each.num_spans else 0.0 for each in made]
+    return Picture(
+        lines=lines,
+        names=[name for each in made for name in each.names],
+        line=np.concatenate([each.line + at for each, at in zip(made, first, strict=True)]),
+        name=np.concatenate([each.name + at for each, at in zip(made, names, strict=True)]),
+        start=np.concatenate([each.start - zero for each, zero in zip(made, zeros, strict=True)]),
+        end=np.concatenate([each.end - zero for each, zero in zip(made, zeros, strict=True)]),
+        paths=[[i + at for i in path] for at, each in spans.items() for path in each.paths],
+        details={i + at: text for at, each in spans.items() for i, text in each.details.items()},
+        left_out=sum(each.left_out for each in made),
+        kind=np.concatenate([each.kind for each in made]),
+        waits=np.concatenate([each.waits for each in made]),
+        nbytes=np.concatenate([each.nbytes for each in made]),
+    )
+
+
+def _offsets(counts: Iterable[int]) -> list[int]:
+    return [0, *accumulate(counts)][:-1]
 
 
 def lightened(picture: Picture, most: int) -> Picture:

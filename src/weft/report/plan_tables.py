@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page
-from weft.report.picture import picture_of
-from weft.report.text import Column, bar, page, print_table
+from weft.report.picture import picture_of, stacked
+from weft.report.text import Column, bar, page, print_table, sentence
 from weft.units import format_count, format_time
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def print_plan(plan: "Plan", *, every: bool = False) -> None:
     """Print a plan, the answer first; ``every`` adds the alternatives."""
     place = page()
-    place.write(headline(plan))
+    place.write_wrapped(headline(plan))
     for note in plan.notes:
-        place.write(f"  {note}")
+        place.write_wrapped(f"  {note}", "  ")
     for section in sections(plan)[: None if every else 1]:
         place.write("")
         print_table(section.columns, section.rows, to=place, title=section.title)
@@ -47,20 +47,19 @@ def plan_page(plan: "Plan", timelines: "Sequence[Timeline]" = ()) -> str:
     """Return the page of a plan, with the timelines before and after if given."""
     title = f"Plan: {_workload(plan)} on {plan.platform}"
     chosen, *others = sections(plan)
-    titles = (
-        f"as torch runs it: {format_time(plan.baseline)}",
-        f"as planned: {format_time(plan.planned)}",
-    )
-    drawn = [
-        timeline_section(picture_of(timeline), name, "Predicted.", number=number)
-        for number, (name, timeline) in enumerate(zip(titles, timelines, strict=False))
-    ]
-    lead = ". ".join((headline(plan), *plan.notes))
+    titles = (f"before: {format_time(plan.baseline)}", f"planned: {format_time(plan.planned)}")
+    drawn = []
+    if timelines:
+        pictures = map(picture_of, timelines)
+        picture = stacked(dict(zip(titles, pictures, strict=False)))
+        text = "The step as torch runs it, and as planned below it, on one axis. Predicted."
+        drawn.append(timeline_section(picture, "The step before and after", text))
+    lead = " ".join((f"{headline(plan)}.", *map(sentence, plan.notes)))
     return html_page(title, [chosen, *drawn, *others], lead=lead)
 
 
 def sections(plan: "Plan") -> list[Section]:
-    """Return the tables of a plan: the choices, then the alternatives of each collective."""
+    """Return the tables of a plan: the choices, then the alternatives."""
     rows = [_row(choice) for choice in plan.choices]
     chosen = [
         Column("pair", "collective", right=False, style="bold"),
@@ -68,22 +67,28 @@ def sections(plan: "Plan") -> list[Section]:
         Column("how", "strategy", right=False, style="green"),
         Column("seconds", "takes", format_time),
         Column("gain", "saves", "{:.1%}".format),
-        Column("bar", "", right=False, style="cyan"),
+        Column("bar", "", right=False, style="cyan", spare=True),
         Column("why", "why", right=False),
     ]
-    found = [Section("what each collective does", "", chosen, rows)]
+    found = [Section("What each collective does", "", chosen, rows)]
+    rows = [
+        {
+            "pair": choice.pair if number == 0 else "",
+            "how": str(each.strategy),
+            "seconds": each.seconds,
+            "why": each.why,
+        }
+        for choice in plan.choices
+        for number, each in enumerate(choice.alternatives)
+    ]
     others = [
-        Column("how", "not chosen", right=False, style="bold"),
+        Column("pair", "collective", right=False, style="bold"),
+        Column("how", "not chosen", right=False),
         Column("seconds", "the step", format_time),
         Column("why", "why not", right=False),
     ]
-    for choice in plan.choices:
-        rows = [
-            {"how": str(each.strategy), "seconds": each.seconds, "why": each.why}
-            for each in choice.alternatives
-        ]
-        found.append(Section(choice.pair, "", others, rows, fold="alternatives"))
-    return found
+    fold = f"{len(rows)} alternatives of {format_count(len(plan.choices), 'collective')}"
+    return [*found, Section("What was not chosen, and why", "", others, rows, fold=fold)]
 
 
 def _row(choice: "Choice") -> dict[str, Any]:

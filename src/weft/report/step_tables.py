@@ -26,9 +26,9 @@ _MEANING = {
 def print_step(prediction: "Prediction", row: Mapping[str, Any] | None = None) -> None:
     """Print a prediction, the answer first; ``row`` may have more than the prediction's own."""
     place, row = page(), row or prediction.row()
-    place.write(headline(prediction))
+    place.write_wrapped(headline(prediction))
     for line in (*_rates(prediction, row), *_settings(row), *row.get("notes", ())):
-        place.write(line)
+        place.write_wrapped(line, "  ")
     for section in sections(prediction, row):
         place.write("")
         print_table(section.columns, section.rows, to=place, title=section.title)

@@ -52,6 +52,11 @@ def page(file: IO[str] | None = None, *, width: int | None = None) -> Page:
     return Page(out, width, terminal and not plain)
 
 
+def print_wrapped(text: str, indent: str = "") -> None:
+    """Print a paragraph in the width of the window; lines after the first are indented."""
+    page().write_wrapped(text, indent)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table: the key of a row, its title, and its format."""
@@ -79,7 +84,7 @@ def print_table(
     """Print rows under the titles of ``columns``, in the width of the page.
 
     Columns that may be spared are omitted until the others fit, and titles of several words break;
-    then text is wrapped: the last column, and the widest other one that is aligned to the left.
+    then text is wrapped: the last column, and others that are aligned to the left.
     """
     place, rows = to or page(), list(rows)
     columns = _fitting(place, columns, rows)
@@ -92,11 +97,9 @@ def print_table(
         cut = [max([len(w) for w in t.split()], default=0) for t in titles]
         cut = [max(map(len, column)) for column in zip([" " * n for n in cut], *cells, strict=True)]
         widths = [*cut[:-1], widths[-1]]
-    widths[-1] = _shrunk(widths, len(widths) - 1, place.width)
-    texts = [n for n, column in enumerate(columns[:-1]) if not column.right]
-    if texts:
-        widest = max(texts, key=lambda n: widths[n])
-        widths[widest] = _shrunk(widths, widest, place.width)
+    texts = [n for n, column in enumerate(columns) if column is columns[-1] or not column.right]
+    while _total(widths) > place.width and max(widths[n] for n in texts) > _NARROWEST:
+        widths[max(texts, key=lambda n: widths[n])] -= 1
     if any(titles):
         bold = [Column("", "", right=column.right, style="bold") for column in columns]
         _write_row(place, bold, titles, widths)
@@ -124,12 +127,6 @@ def _fitting(
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
-
-
-def _shrunk(widths: Sequence[int], number: int, room: int) -> int:
-    """Return the width that one column may have so that the row fits, where that is possible."""
-    over = _total(widths) - room
-    return max(1, min(widths[number], max(widths[number] - over, _NARROWEST)))
 
 
 def _write_row(

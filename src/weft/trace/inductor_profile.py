@@ -73,7 +73,7 @@ class CollectiveEstimate:
 
 def collective_estimates(analysis: Analysis) -> tuple[CollectiveEstimate, ...]:
     """Return the collectives of all ranks by kind, group, size and dtype, smallest first."""
-    groups: dict[tuple[Any, ...], list[CollectiveUse]] = defaultdict(list)
+    groups: dict[tuple[str, tuple[int, ...], int, str], list[CollectiveUse]] = defaultdict(list)
     for rank in analysis.ranks:
         for use in rank.collectives:
             group = use.ranks

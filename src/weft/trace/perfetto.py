@@ -6,7 +6,7 @@ nested in the file.
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,13 @@ from weft.timeline.display_rows import assign_rows
 Ints = NDArray[np.int64]
 
 
-def write_perfetto(path: Path | str, *timelines: Timeline) -> None:
-    """Write timelines, one below the other, to a ``.json`` or ``.json.gz`` file."""
-    write_trace(path, perfetto_json(*timelines))
+def write_perfetto(path: Path | str, *timelines: Timeline, labels: Sequence[str] = ()) -> None:
+    """Write timelines, one below the other, to a ``.json`` or ``.json.gz`` file.
+
+    ``labels`` say what each is; without them it is what tells them apart: whether it was predicted
+    or measured, or its name.
+    """
+    write_trace(path, perfetto_json(*timelines, labels=labels))
 
 
 def write_trace(path: Path | str, text: bytes) -> None:
@@ -33,13 +37,16 @@ def write_trace(path: Path | str, text: bytes) -> None:
     path.write_bytes(text)
 
 
-def perfetto_json(*timelines: Timeline) -> bytes:
+def perfetto_json(*timelines: Timeline, labels: Sequence[str] = ()) -> bytes:
     """Return the JSON text of these timelines."""
+    if not labels:
+        told = len({timeline.basis for timeline in timelines}) > 1
+        labels = [timeline.basis if told else timeline.schedule for timeline in timelines]
     first_pid = 0
     parts: list[str] = []
     zero = max((-nanoseconds(t.start).min(initial=0) for t in timelines), default=0)
     for number, timeline in enumerate(timelines):
-        prefix = f"{timeline.basis} " if len(timelines) > 1 else ""
+        prefix = f"{labels[number]}: " if len(timelines) > 1 else ""
         layout = _Layout(timeline, first_pid, prefix, int(zero), number)
         parts += _metadata(layout)
         parts += _spans(layout)

@@ -77,14 +77,15 @@ def _row(each: "CollectiveEstimate") -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]], num_recorded: int) -> None:
-    from weft.report.text import Column, print_table
+    from weft.report.text import Column, print_table, print_wrapped
     from weft.units import format_size, format_time
 
     used = sum(row["count"] for row in rows)
-    print(
+    print_wrapped(
         f"{len(rows)} estimates from {used} of {num_recorded} recorded collectives: "
-        "only the time in which bytes move counts\n"
+        "only the time in which bytes move counts"
     )
+    print()
     columns = [
         Column("kind", "collective", right=False, style="bold"),
         Column("num_ranks", "ranks"),

@@ -262,7 +262,7 @@ def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]") -> str:
 
         return write(path, plan_page(plan, timelines))
     if path.suffix == ".gz":
-        return write_timelines(path, *timelines)
+        return write_timelines(path, *timelines, labels=("before", "planned"))
     if path.suffix == ".csv":
         return write(path, [flat(choice.as_row()) for choice in plan.choices])
     return write(path, plan.to_json())

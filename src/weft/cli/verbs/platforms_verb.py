@@ -99,11 +99,11 @@ Clusters: NAMExNODES, such as mi300x-8x16. Networks: switch(8)@400GiB/s,936ns."
 
 def _print_one(platform: "Platform") -> None:
     """Print every number as its file writes it."""
-    from weft.report.text import Column, print_table
+    from weft.report.text import Column, print_table, print_wrapped
 
     print(f"{platform.name}: {platform.title}, {format_count(platform.num_ranks, 'rank')}")
     if platform.description:
-        print(platform.description)
+        print_wrapped(platform.description)
     columns = [
         Column("key", "number", right=False),
         Column("value", "value"),

@@ -143,7 +143,7 @@ def _show(
 
     columns = [
         Column("block", "block", format_size),
-        Column("copies", "copies"),
+        Column("copies", "copies", spare=True),
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),

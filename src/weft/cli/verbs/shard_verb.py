@@ -79,7 +79,7 @@ def _way(shard: Any, table: "Table") -> str:
 
 def _show(title: str, plans: "list[ShardingPlan]", rows: list[dict[str, Any]]) -> None:
     from weft.planner.sharding import explain
-    from weft.report.text import Column, print_table
+    from weft.report.text import Column, print_table, print_wrapped
     from weft.units import format_size, format_time
 
     columns = [
@@ -91,4 +91,5 @@ def _show(title: str, plans: "list[ShardingPlan]", rows: list[dict[str, Any]]) -
         Column("chosen", "", lambda chosen: "chosen" if chosen else "", right=False),
     ]
     print_table(columns, rows, title=f"{title}, predicted")
-    print(f"\n{explain(plans[0], plans[1:])}")
+    print()
+    print_wrapped(explain(plans[0], plans[1:]))

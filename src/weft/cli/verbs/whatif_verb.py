@@ -78,8 +78,10 @@ def _write(path: "Path", answers: "Sequence[Answer]") -> str:
             for outcome in answer.outcomes
         ]
         return write(path, rows)
-    timelines = []
+    timelines, labels = [], []
     for answer in answers:
         best = sorted(answer.outcomes, key=lambda outcome: outcome.step)[: _WRITTEN - 1]
-        timelines += [answer.timeline(name) for name in (None, *(each.name for each in best))]
-    return write_timelines(path, *timelines)
+        for name in ("", *(each.name for each in best)):
+            timelines.append(answer.timeline(name))
+            labels.append(f"with {name}" if name else "replayed")
+    return write_timelines(path, *timelines, labels=labels)

@@ -8,7 +8,7 @@ are listed before bounds.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from weft.trace.analysis.analysis_result import (
@@ -229,7 +229,8 @@ def _moving(job: _Job) -> Iterator[Loss]:
     )
 
 
-class _Small(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Small:
     """Small collectives of one kind in the mean step of a rank, and what they cost."""
 
     kind: str
