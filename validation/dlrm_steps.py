@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from validation.target import Target
     from weft.hardware import Platform
+    from weft.step import StepGraph
 
 NAME = "dlrm_steps"
 QUESTION = "How long do steps of DLRM take by HugeCTR and by NVIDIA's examples?"
@@ -203,7 +204,8 @@ def _example(row: dict[str, str]) -> Dlrm:
 
 
 def _row(
-    part: str, name: str, seconds: float, graph: dlrm.StepGraph, machine: Platform, stack: str
+    part: str, name: str, seconds: float, graph: StepGraph, machine: Platform, stack: str
 ) -> StepRow:
-    found = predict(stack_named(stack).applied(graph), machine, anyway=True)
+    software = stack_named(stack)
+    found = predict(software.applied(graph), machine, anyway=True, stack=software)
     return StepRow.of(part, name, seconds, found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from weft.errors import UsageError
@@ -20,13 +22,13 @@ BIG, SMALL = 1_000_000, 100
 TABLES = tuple(Table(f"table{n}", BIG if n % 2 else SMALL, 64, 4.0, 1.05) for n in range(16))
 
 
-def step(num_ranks: int = 8, **settings: object) -> StepGraph:
-    found = dlrm.build("d", Dlrm(TABLES, batch=4096, **settings), num_ranks)  # type: ignore[arg-type]
+def step(num_ranks: int = 8, **settings: Any) -> StepGraph:
+    found = dlrm.build("d", Dlrm(TABLES, batch=4096, **settings), num_ranks)
     check(found)
     return found
 
 
-def seconds(**settings: object) -> float:
+def seconds(**settings: Any) -> float:
     return predict_seconds(step(**settings), H100, host=NO_HOST)
 
 
@@ -90,7 +92,7 @@ def test_optimizers_with_more_state_take_longer_and_need_more_memory():
 
 
 @pytest.mark.parametrize("name", ["fused_relu", "fused_interaction", "fused_update"])
-def test_what_is_fused_takes_less(name: str):
+def test_what_is_fused_takes_less(name):
     assert seconds(**{name: True}) < seconds(**{name: False})
 
 
@@ -101,7 +103,7 @@ def test_tables_are_read_in_their_own_dtype():
 
 
 @pytest.mark.parametrize("stack", ["hugectr", "deeplearningexamples", "deeplearningexamples-tf"])
-def test_time_between_steps_is_added_once(stack: str):
+def test_time_between_steps_is_added_once(stack):
     software, graph = stack_named(stack), step()
     slow = predict_seconds(software.applied(graph), H100)
     assert slow > predict_seconds(graph, H100, host=NO_HOST)
@@ -116,6 +118,6 @@ def test_time_between_steps_is_added_once(stack: str):
         ({"optimizer": "lion"}, "no optimizer of tables is called 'lion'"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, str], message: str):
+def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         job_of("dlrm", 8, settings).graph()

@@ -11,7 +11,8 @@ from weft.errors import FormatError, UnknownNameError
 from weft.hardware import platform
 from weft.models.named import job_of
 from weft.models.stacks import Stack, _read, stack_named, stack_names
-from weft.planner.predict import predict_seconds
+from weft.planner.job_prediction import predict_job
+from weft.planner.predict import predict, predict_seconds
 from weft.step import NO_HOST
 from weft.step.step_graph import check
 
@@ -132,3 +133,37 @@ def test_products_of_a_throttled_machine_take_longer():
     scales = {op.cost.scale for op in kernels(throttled.graph(), "gemm")}
     assert scales == {1.5}
     assert job.software is None
+
+
+def _width(stack: Stack, step: Any, machine: Any = H100) -> float:
+    found = predict(stack.applied(step), machine, stack=stack)
+    assert found.low <= found.seconds <= found.high
+    return found.high / found.low
+
+
+def test_ranges_are_as_wide_as_a_stack_deserves(step):
+    usual = _width(Stack("none"), step)
+    assert _width(Stack("known", doubt=0.5), step) < usual
+    assert _width(Stack("unknown", doubt=2.0), step) > usual
+
+
+def test_a_slower_host_makes_the_high_end_of_steps_that_the_host_decides():
+    small = job_of("gpt2", 8, {"layers": "4", "batch": "8", "seq": "64"}).graph()
+    usual, late, graphs = (
+        predict(stack.applied(small), H100, stack=stack)
+        for stack in (
+            Stack("usual"),
+            Stack("late", host_range=(0.8, 2.0)),
+            Stack("graphs", host=0.0, host_range=(0.8, 2.0)),
+        )
+    )
+    assert late.low == usual.low
+    assert late.high > 1.2 * usual.high
+    assert graphs.high < usual.high
+
+
+def test_a_job_has_the_range_of_its_stack():
+    job = job_of("dlrm", 8, {"stack": "hugectr"})
+    found, usual = predict_job(job, H100, anyway=True), predict(job.graph(), H100, anyway=True)
+    assert found.seconds == usual.seconds
+    assert found.high - found.low < usual.high - usual.low

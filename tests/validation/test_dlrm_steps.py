@@ -15,7 +15,7 @@ MODEL = replace(DLRMS["dlrm-dcnv2"], replicated=7812)
 
 
 @pytest.mark.parametrize("places", [4, 8, 64])
-def test_every_row_is_placed_and_every_place_has_room(places: int):
+def test_every_row_is_placed_and_every_place_has_room(places):
     shards = hugectr_shards(MODEL, places, 7 / 4)
     rows, used = defaultdict[int, int](int), defaultdict[int, float](float)
     for shard in shards:

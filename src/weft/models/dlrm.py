@@ -150,11 +150,12 @@ def _placed(model: Dlrm, num_ranks: int) -> list[Shard]:
 
 def _holding_alike(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> list[list[int]]:
     """Group ranks that hold shards of the same shapes: most of a large job hold none."""
-    groups: dict[tuple[tuple[object, ...], ...], list[int]] = defaultdict(list)
+    groups: dict[tuple[bool, tuple[tuple[object, ...], ...]], list[int]] = defaultdict(list)
     for rank in range(num_ranks):
         mine = held.get(rank, [])
-        key = tuple((s.rows, s.dim, s.by_rows, *_asked(model.tables[s.table])) for s in mine)
-        groups[((rank == 0 and model.bottom_first,), *key)].append(rank)
+        first = rank == 0 and model.bottom_first
+        shapes = [(s.rows, s.dim, s.by_rows, *_asked(model.tables[s.table])) for s in mine]
+        groups[first, tuple(shapes)].append(rank)
     return list(groups.values())
 
 

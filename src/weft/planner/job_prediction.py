@@ -38,15 +38,20 @@ def predict_job(
     (within 1 %); its range is as wide as those of its passes together.
     """
     prices = prices or Prices(platform, default_library(platform))
-    model = job.model
+    model, software = job.model, job.software
     on_cores = platform.require_device().is_core
     most = _BRIEF_OPS if brief else MANY_OPS
     few = not isinstance(model, Transformer) or ops_of(model, job.num_ranks) <= most
     if few or on_cores or not isinstance(model, Transformer):
         return predict(
-            job.graph(), platform, host=host, anyway=anyway, prices=prices, ranged=ranged
+            job.graph(),
+            platform,
+            host=host,
+            anyway=anyway,
+            prices=prices,
+            ranged=ranged,
+            stack=software,
         )
-    software = job.software
     folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software)
     graph = folding.graph(model.pp if brief else 0)
     if not anyway:
@@ -54,7 +59,9 @@ def predict_job(
     found = predict(graph, platform, host=host, anyway=True, prices=prices, ranged=False)
     if not ranged:
         return found
-    ranges = [(step_range(engine, prices), seconds) for engine, seconds in folding.engines]
+    ranges = [
+        (step_range(engine, prices, software), seconds) for engine, seconds in folding.engines
+    ]
     whole = sum(seconds for _, seconds in ranges)
     low, high = (sum(each[side] for each, _ in ranges) / whole for side in (0, 1))
     seconds = found.seconds

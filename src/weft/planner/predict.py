@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import NoPlanError
+from weft.models.stacks import HOST_RANGE, Stack
 from weft.planner.on_cores import on_cores
 from weft.planner.prices import MEASURED_RANGE, Prices, default_library
 from weft.result_tables import ResultTables, Rows, Tables
@@ -35,9 +36,6 @@ _UNKNOWN = (0.5, 3.0)
 # Units that collectives take from kernels, at the worst: GEMMs next to RCCL took 1.33 to 1.41 times
 # as long on MI300X where 1.2 is expected. At best they take none, though memory is shared still.
 _BEST, _WORST = 1e-9, 2.0
-# What a host takes for an op over what its model says, assumed: equal jobs of Megatron-LM's tests
-# differ by 2 to 15 % between containers, and hosts differ more.
-_HOST_RANGE = (0.8, 1.25)
 
 
 @dataclass(frozen=True)
@@ -192,10 +190,12 @@ def predict(
     anyway: bool = False,
     prices: Prices | None = None,
     ranged: bool = True,
+    stack: Stack | None = None,
 ) -> Prediction:
     """Predict one step; one that does not fit into memory is refused, unless ``anyway``.
 
-    Unless it is ``ranged`` the ends of its range are the prediction itself.
+    Unless it is ``ranged`` the ends of its range are the prediction itself. ``stack`` is what the
+    graph was made with: its range depends on how well that is known.
     """
     if not anyway:
         check_memory(graph, platform)
@@ -204,18 +204,22 @@ def predict(
     engine = StepEngine(graph, platform, prices, host=host)
     run = engine.run()
     middle, seconds = run.timeline(), run.seconds
-    low, high = step_range(engine, prices) if ranged else (seconds, seconds)
+    low, high = step_range(engine, prices, stack) if ranged else (seconds, seconds)
     found = Prediction(graph, platform, middle, min(low, seconds), max(high, seconds))
     return replace(found, contention=contention(run, found.slowest))
 
 
-def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:
+def step_range(
+    engine: StepEngine, prices: Prices, stack: Stack | None = None
+) -> tuple[float, float]:
     """Return the ends of the range of a step.
 
     All prices are put to their ends, with no units held and with the most. Units that are held
     slow kernels down, and with them what kernels ask of memory: a step that its communication
     bounds may be shorter for it. So both are run at both ends. Kernels of one family err together,
     those of different families independently: their deviations are added as squares.
+
+    A stack that was compared with measured steps says how much of that it deserves.
     """
     middle = engine.run().seconds
     low, high = (
@@ -225,10 +229,14 @@ def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:
     held = (_BEST, _WORST)
     lowest = min(low.run(pressure=each).seconds for each in held)
     highest = max(high.run(pressure=each).seconds for each in held)
-    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in _HOST_RANGE)
-    below = hypot(_joint(engine.graph, prices, "low") * (middle - lowest), middle - faster)
-    above = hypot(_joint(engine.graph, prices, "high") * (highest - middle), slower - middle)
-    return middle - below, middle + above
+    doubt, hosts = (1.0, HOST_RANGE) if stack is None else (stack.doubt, stack.host_range)
+    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in hosts)
+    below = doubt * _joint(engine.graph, prices, "low") * (middle - lowest)
+    above = doubt * _joint(engine.graph, prices, "high") * (highest - middle)
+    return (
+        max(0.0, middle - hypot(below, middle - faster)),
+        middle + hypot(above, slower - middle),
+    )
 
 
 def _joint(graph: StepGraph, prices: Prices, side: str) -> float:
