@@ -151,7 +151,7 @@ class Broken:
 
 
 def profiled_with_a_failure(_folder, failing):
-    handler = weft.torch.overlap_report(log=lambda _: None, patience=60.0)
+    handler = weft.torch.overlap_report(log=lambda _: None, timeout=60.0)
     with profile(activities=[ProfilerActivity.CPU]) as prof:
         dist.all_reduce(torch.ones(64))
     handler(Broken() if dist.get_rank() == failing else prof)

@@ -135,7 +135,7 @@ class OverlapReport:
         if not (dist.is_available() and dist.is_initialized()):
             return
         rank = dist.get_rank()
-        store = _Exchange(f"{self._prefix}/{self._profiles}", self._patience)
+        store = _Exchange(f"{self._prefix}/{self._profiles}", self._timeout)
         ranks = range(dist.get_world_size()) if rank == 0 else ()
         for key in (f"stamps/{rank}", f"summary/{rank}", *(f"windows/{r}" for r in ranks)):
             store.put(key, b"")
