@@ -39,8 +39,8 @@ def test_a_run_is_drawn_and_written_with_its_prediction(capsys, tmp_path):
     assert "predicted on cpu" in capsys.readouterr().out
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert {"measured rank 0", "measured rank 1"} <= names
-    assert any(name.startswith("predicted rank 0") for name in names)
+    assert {"measured: rank 0", "measured: rank 1"} <= names
+    assert any(name.startswith("predicted: rank 0") for name in names)
 
 
 @pytest.mark.multiprocess
