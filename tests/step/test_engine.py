@@ -174,6 +174,12 @@ def test_a_kernel_next_to_a_collective_takes_longer():
     assert shared[1] - shared[0] > 1.02 * (alone[1] - alone[0])
 
 
+def test_a_kernel_takes_longer_the_more_units_collectives_hold():
+    engine = engine_of(overlapped())
+    lengths = [engine.run(pressure=each).length((0, 1)) for each in (0.5, 1.0, 2.0, 4.0)]
+    assert lengths == sorted(set(lengths))
+
+
 def test_engines_leave_units_to_a_product():
     engine = engine_of(overlapped(), MI300X)
     took = engine.seconds[0, 0]

@@ -75,7 +75,16 @@ def test_memory_adds_up():
         (with_ops(dataclasses.replace(GEMM, kind="collective")), "does not say which"),
         (with_ops(Op("x", "collective", collective=Collective("all", 1))), "is a 'all'"),
         (with_ops(Op("x", "collective", collective=Collective("send", 1))), "which position"),
-        (with_ops(Op("x", "collective", collective=Collective("barrier", -1))), "moves -1 bytes"),
+        (
+            with_ops(Op("x", "collective", collective=Collective("barrier", -1))),
+            r"bytes must be >= 0 \(got -1\)",
+        ),
+        (
+            with_ops(
+                Op("x", "collective", collective=Collective("all_to_all", 4, splits=(5, -1, 0, 0)))
+            ),
+            r"bytes must be >= 0 \(got -1\)",
+        ),
         (
             with_ops(Op("x", "collective", collective=Collective("barrier", 0, group="pp"))),
             "of group 'pp'",

@@ -248,7 +248,8 @@ def _check_collective(graph: StepGraph, where: str, what: Collective | None) -> 
         raise WorkloadError(
             f"{where} is of group {what.group!r}", nearest(what.group, (*graph.groups, WORLD))
         )
-    if what.nbytes < 0 or min(what.splits, default=0) < 0:
-        raise WorkloadError(f"{where} moves {what.nbytes} bytes.")
+    least = min(what.nbytes, *what.splits, 0)
+    if least < 0:
+        raise WorkloadError(f"{where}: bytes must be >= 0 (got {least})")
     if what.kind in ("send", "recv") and what.peer is None:
         raise WorkloadError(f"{where} does not say with which position of {what.group}.")
