@@ -143,6 +143,14 @@ def test_a_collective_that_waits_holds_its_units_and_moves_afterwards():
     assert engine.run().span((0, 0)) == pytest.approx((0.0, 3.0))
 
 
+def test_recorded_durations_are_repriced_on_streams_and_on_the_host():
+    work = Op("load", "host", seconds=3.0)
+    engine = engine_of(step_of(work, kernel("late", 1.0), ranks=1), MACHINE.resized(1))
+    assert engine.run().seconds == pytest.approx(4.0, rel=1e-4)
+    twice = engine.repriced(Prices(engine.platform), recorded=2.0)
+    assert twice.run().seconds == pytest.approx(8.0, rel=1e-4)
+
+
 def test_a_stream_idles_before_a_pause_ends():
     paused = replace(kernel("late", 1.0), pause=2.0)
     run = engine_of(step_of(paused, ranks=1), MACHINE.resized(1)).run()
