@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from weft.errors import UsageError
 from weft.hardware import platform
 from weft.models import dlrm
 from weft.models.dlrm import Dlrm
-from weft.models.named import job_of
+from weft.models.named import DLRMS, job_of
 from weft.models.stacks import stack_named
-from weft.models.tables import Table
+from weft.models.tables import Table, cut_by_rows
 from weft.planner.predict import predict_seconds
 from weft.step import NO_HOST
 from weft.step.step_graph import StepGraph, check
@@ -123,3 +124,31 @@ def test_time_between_steps_is_added_once(stack):
 def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         job_of("dlrm", 8, settings).graph()
+
+
+SHARDED = [table for table in DLRMS["dlrm-dcnv2"].tables if table.rows > 7812]
+
+
+@pytest.mark.parametrize(("places", "ranks"), [(4, 1), (8, 1), (64, 1), (8, 8)])
+def test_tables_that_are_cut_lose_no_row_and_every_rank_has_room(places, ranks):
+    rows, used = defaultdict[int, int](int), defaultdict[int, float](float)
+    for shard in cut_by_rows(SHARDED, places, 7 / 4, ranks=ranks):
+        rows[shard.table] += shard.rows
+        used[shard.rank] += 2 * shard.nbytes(4)
+        assert 0 <= shard.rank < places * ranks
+    assert set(rows) == set(range(len(SHARDED)))
+    assert all(count == pytest.approx(SHARDED[n].rows, rel=5e-3) for n, count in rows.items())
+    assert max(used.values()) <= 60e9
+
+
+def test_cutting_tables_evens_out_lookups_and_shortens_the_step():
+    lookups = defaultdict[int, float](float)
+    for shard in cut_by_rows(SHARDED, 8, 7 / 4):
+        table = SHARDED[shard.table]
+        lookups[shard.rank] += table.pooling * shard.rows / table.rows
+    assert max(lookups.values()) < 1.3 * sum(lookups.values()) / 8
+    whole, cut = (
+        predict_seconds(job_of("dlrm-dcnv2", 8, {"cut": each}).graph(), H100, host=NO_HOST)
+        for each in ("0", "1.75")
+    )
+    assert cut < whole

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from weft.errors import UsageError, nearest
 from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import BUCKET, Ops
-from weft.models.tables import Shard, Table, table_wise
+from weft.models.tables import Shard, Table, cut_by_rows, table_wise
 from weft.schedule.ir import Cost
 from weft.schedule.values import Group
 from weft.step.step_graph import Memory, Op, RankStep, StepGraph
@@ -27,7 +27,8 @@ class Dlrm:
     Tables of at most ``replicated`` rows are on every rank, and the gradients of their rows are
     summed as those of the MLPs. With ``bottom_first`` the bottom MLP runs on the first rank, for
     the samples of all. With a ``node`` of so many ranks, all ranks of a node hold parts of the same
-    tables: their sums are added up inside the node before they are exchanged between nodes. Vectors
+    tables: their sums are added up inside the node before they are exchanged between nodes. With a
+    ``cut`` tables are cut by rows to even out lookups, a part counting as so many more. Vectors
     are exchanged in ``exchange_dtype``, or that of the MLPs. ``optimizer`` is sgd, adagrad or adam.
     ``fused_relu``: bias and activation are part of the products. ``fused_interaction``: inner
     products are one kernel. Without ``fused_update`` the gradients of lookups are sparse tensors,
@@ -45,6 +46,7 @@ class Dlrm:
     replicated: int = 0
     bottom_first: bool = False
     node: int = 0
+    cut: float = 0.0
     exchange_dtype: str = ""
     optimizer: str = "sgd"
     fused_relu: bool = False
@@ -131,21 +133,20 @@ _FEW = 4  # ranks among which the one with the bottom MLP has tables too
 
 
 def _placed(model: Dlrm, num_ranks: int) -> list[Shard]:
-    """Return tables that are not replicated by lookups, beside the bottom MLP only among few."""
+    """Return the tables that are not replicated, beside the bottom MLP only among few ranks."""
     spared = int(model.bottom_first and num_ranks > _FEW)
     each = model.node or 1  # ranks that share a table
-    some = table_wise([model.tables[n] for n in model.sharded], num_ranks // each - spared)
-    return [
-        Shard(
-            model.sharded[s.table],
-            (s.rank + spared) * each + part,
-            max(1, s.rows // each),
-            s.dim,
-            by_rows=each > 1,
+    tables, places = [model.tables[n] for n in model.sharded], num_ranks // each - spared
+    if model.cut:
+        state = float(_STATES[model.optimizer])
+        found = cut_by_rows(tables, places, model.cut, ranks=each, state=state)
+    else:
+        found = tuple(
+            Shard(s.table, s.rank * each + part, max(1, s.rows // each), s.dim, by_rows=each > 1)
+            for s in table_wise(tables, places)
+            for part in range(each)
         )
-        for s in some
-        for part in range(each)
-    ]
+    return [replace(s, table=model.sharded[s.table], rank=s.rank + spared * each) for s in found]
 
 
 def _holding_alike(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> list[list[int]]:
