@@ -128,3 +128,22 @@ def test_the_text_lists_kernels_and_idle_time_of_the_mean_step(tmp_path, capsys)
     assert "matrix products" in text
     idle = text.split("idle ")[1].split("\n")[0]
     assert f"Why the GPU idles, {idle} of a step" in text
+
+
+def test_what_is_missing_is_said_before_the_numbers(tmp_path, capsys):
+    whole = written(tmp_path / "rank0.json", exposed_steps()).read_bytes()
+    path = tmp_path / "writing.json"
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    assert main(["analyze", str(path)]) == 0
+    first = capsys.readouterr().out.splitlines()[:5]
+    assert any("is it still being written?" in line for line in first)
+
+
+def test_files_of_different_jobs_are_named_before_the_numbers(tmp_path, capsys):
+    paths = [
+        written(tmp_path / "a.json", exposed_steps(), rank=0, world_size=2),
+        written(tmp_path / "b.json", exposed_steps(compute=500.0), rank=0, world_size=8),
+    ]
+    assert main(["analyze", *map(str, paths)]) == 0
+    text = capsys.readouterr().out
+    assert "2 files of 2 different jobs" in text.partition("Do first")[0]

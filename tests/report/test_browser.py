@@ -1,5 +1,7 @@
 """Pages in Chromium: drawn without a complaint, and used by mouse, touch, keys and ear."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from weft.report.analysis_page import page
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import html_page
 from weft.report.picture import PictureLine, packed
-from weft.trace import analyze
+from weft.trace import StepAdvice, analyze
 
 pytestmark = pytest.mark.browser
 READY = "document.querySelector('.stage')?.dataset.drawn === 'yes'"
@@ -94,6 +96,12 @@ def test_a_report_is_drawn_without_a_complaint(show, tmp_path, width, dark):
     assert browser.evaluate(COLOURS) > 5
     # A canvas of a new size is empty: it is drawn before anyone can see it.
     assert browser.evaluate(f"({CONTROL}.resize(), {COLOURS})") > 5
+
+
+def test_long_names_in_advice_do_not_widen_a_phone(show, tmp_path):
+    advice = StepAdvice("Load data ahead", 1e-3, f"it was in {'iterator_' * 20}", "try " + "x" * 99)
+    browser = show(page(replace(analysed(tmp_path), advice=(advice,))), width=390)
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_names_from_a_trace_are_shown_and_never_carried_out(show, tmp_path):

@@ -174,3 +174,10 @@ def test_watch_shows_the_last_window_of_a_journal(tmp_path, capsys):
 
 def asdict_of(found):
     return [(rank.rank, rank.waiting, rank.cost) for rank in found.ranks], found.seconds
+
+
+def test_a_file_of_something_else_is_no_journal(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    with pytest.raises(FormatError, match="not a journal"):
+        list(JournalReader(path).new())

@@ -15,6 +15,7 @@ from weft.units import format_rate, format_size, format_time
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
 _MOST_KERNELS = 8
+_MOST_LOSSES = 8
 _MOST_RANKS = 16  # of more, those that others wait for and the slowest
 _NAME = 70  # characters of a kernel name that are shown
 _SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
@@ -25,6 +26,7 @@ _BESIDE = 78  # characters of the other columns
 def print_analysis(analysis: Analysis) -> None:
     """Print headline, advice, ranks, steps, collectives, idle reasons and critical path."""
     _print_headline(analysis)
+    _print_doubts(analysis)
     _print_advice(analysis)
     _print_ranks(analysis)
     shown = analysis.slowest
@@ -350,11 +352,17 @@ def _print_stragglers(analysis: Analysis) -> None:
     print_table(columns, rows, title="Ranks that the others waited for (summed over the others)")
 
 
+def _print_doubts(analysis: Analysis) -> None:
+    """Print what a reader should know before the numbers: what is missing or does not belong."""
+    lost = [f"{Path(r.file).name}: {each}" for r in analysis.ranks for each in r.trace.losses]
+    for note in dict.fromkeys((*analysis.notes, *lost[:_MOST_LOSSES])):
+        print_wrapped(f"note: {note}")
+    if len(lost) > _MOST_LOSSES:
+        print(f"note: and {len(lost) - _MOST_LOSSES} more: --json has them all")
+
+
 def _print_notes(analysis: Analysis) -> None:
-    notes = list(analysis.notes)
-    for rank in analysis.ranks:
-        file = Path(rank.file).name
-        notes += [f"{file}: {note}" for note in (*rank.trace.losses, *rank.notes)]
+    notes = [f"{Path(rank.file).name}: {note}" for rank in analysis.ranks for note in rank.notes]
     if analysis.aligned_within is not None:
         within = format_time(analysis.aligned_within)
         notes.insert(0, f"collectives of all ranks end within {within} of each other (median)")

@@ -128,7 +128,7 @@ def _first(analysis: Analysis) -> Section:
         )
     title = "What to do first"
     text = (
-        "Most promising first. A replayed gain is what `weft whatif` says that the step saves; a "
+        "Most promising first. A replayed gain is what weft whatif says that the step saves; a "
         "bound is what the step loses, and at most that can be won."
     )
     items = "".join(map(_advice, analysis.advice))

@@ -160,7 +160,11 @@ def _typical(steps: TraceSteps) -> int | None:
 def _notes(trace: Trace, steps: TraceSteps, events: GpuEvents) -> tuple[str, ...]:
     out = []
     if not len(trace.gpu):
-        out.append("no GPU event in this file: was ProfilerActivity.CUDA asked for?")
+        out.append(
+            "no GPU event in the part that could be read: profilers write them last"
+            if trace.losses
+            else "no GPU event in this file: was ProfilerActivity.CUDA asked for?"
+        )
     elif not events.is_comm.any():
         out.append("no communication in this file")
     if steps.marks and not (steps.found or PROFILER_STEP.match(steps.marks[0].name)):

@@ -40,7 +40,8 @@ def read_chakra(path: Path | str) -> Graph:
     if not nodes:
         raise FormatError(
             f"{str(path)!r}: unknown trace format",
-            "weft reads Kineto, PyTorch execution traces, Chakra and rocprofv3 JSON.",
+            "weft reads Kineto, execution traces, Chakra, rocprofv3 and flight-recorder JSON, and "
+            "Nsight Systems (.sqlite).",
         )
     lost = f"{pieces.lost or 'the file is truncated'}: kept {len(nodes)} complete nodes"
     return Graph(

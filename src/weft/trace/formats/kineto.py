@@ -47,6 +47,7 @@ _KINDS = {
     "cuda_sync": EventKind.SYNC,
     "synchronization": EventKind.SYNC,
 }
+_UNFINISHED = "the file ends before its list of events does (is it still being written?): "
 
 
 def read_kineto(path: Path | str) -> Trace:
@@ -157,15 +158,15 @@ def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[s
     found = scanner.losses()
     kept = f"{scanner.num_events} complete events were kept"
     out = [f"{lost}: {kept}"] if lost else []
-    if found["num_bad"] and not (lost and found["num_bad"] == 1):
+    if found["num_bad"] == 1 and not is_whole and not lost:  # one event that is cut
+        out.append(_UNFINISHED + kept)
+    elif found["num_bad"] and not (lost and found["num_bad"] == 1):
         out.append(
             f"invalid JSON at byte {found['first_byte']}: {found['num_bytes']} bytes in "
             f"{found['num_bad']} place{'s' * (found['num_bad'] > 1)} were skipped, {kept}"
         )
     elif not is_whole and not lost:
-        out.append(
-            f"the file ends before its list of events does (is it still being written?): {kept}"
-        )
+        out.append(_UNFINISHED + kept)
     if found["gave_up"]:
         out.append("the rest was not read: too little of it is JSON")
     if found["num_untimed"]:

@@ -58,6 +58,8 @@ class JournalReader:
             raise FormatError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         for line in lines:
             if not line.endswith(b"\n"):
+                if not line.startswith(b"{"):
+                    raise FormatError(f"{str(self.path)!r} is not a journal of weft.torch.monitor")
                 return
             self._at += len(line)
             try:
