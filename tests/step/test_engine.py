@@ -182,6 +182,42 @@ def test_a_kernel_next_to_a_collective_takes_longer():
     assert shared[1] - shared[0] > 1.02 * (alone[1] - alone[0])
 
 
+@settings(deadline=None, max_examples=30)
+@given(steps(), steps(), st.sampled_from((0.0, 1.0, 2.0)))
+def test_classes_that_never_meet_take_what_they_take_alone(one, other, pressure):
+    """Two nodes, each with a step of its own: nothing of one is contended by the other."""
+    machine = platform("h100-8x2")
+    groups = {"one": Group(8, 1, tuple(range(8))), "other": Group(8, 1, tuple(range(8, 16)))}
+
+    def grouped(step, name):
+        return tuple(
+            op
+            if op.collective is None
+            else replace(op, collective=replace(op.collective, group=name))
+            for op in step.steps[0].ops
+        )
+
+    parts = {"one": grouped(one, "one"), "other": grouped(other, "other")}
+    ranks = {name: group.ranks for name, group in groups.items()}
+
+    def spans(*names):
+        idle = [RankStep(ranks[name], ()) for name in parts if name not in names]
+        made = [RankStep(ranks[name], parts[name]) for name in names]
+        engine = engine_of(StepGraph("nodes", 16, (*made, *idle), groups), machine)
+        run = engine.run(pressure=pressure)
+        return [[run.span((c, n)) for n in range(len(parts[name]))] for c, name in enumerate(names)]
+
+    together = spans("one", "other")
+    for mine, (alone,) in zip(together, (spans("one"), spans("other")), strict=True):
+        assert np.array(mine) == pytest.approx(np.array(alone), rel=1e-6, abs=1e-9)
+
+
+def test_a_kernel_asks_for_no_more_memory_than_there_is():
+    """A kernel recorded to take less than its bytes need runs alone as long as it was recorded."""
+    engine = engine_of(step_of(kernel("cached", 1e-4, cost=STREAMING), moves(1e-5), ranks=8))
+    assert engine.run().length((0, 0)) == pytest.approx(1e-4, rel=0.2)
+
+
 def test_a_kernel_takes_longer_the_more_units_collectives_hold():
     engine = engine_of(overlapped())
     lengths = [engine.run(pressure=each).length((0, 1)) for each in (0.5, 1.0, 2.0, 4.0)]
