@@ -22,8 +22,7 @@ from weft.planner.job_prediction import predict_job
 from weft.planner.plan import Limits
 from weft.step.step_graph import StepGraph
 from weft.trace import Trace, read
-from weft.trace.formats.graph import Graph
-from weft.trace.formats.reading import read_any
+from weft.trace.formats.reading import read_untimed
 from weft.trace.recorded.untimed_graph import step_of_graph
 from weft.whatif import answer
 
@@ -102,9 +101,9 @@ def find_workload(
     """Make or read the workload of that name, for ``num_ranks`` ranks."""
     spec = str(workload)
     if spec.endswith(_TRACES) and Path(spec).is_file():
-        recorded = read_any(spec)
-        if isinstance(recorded, Graph) and not recorded.has_times:
-            return step_of_graph(recorded, num_ranks)
+        graph = read_untimed(spec)
+        if graph is not None:
+            return step_of_graph(graph, num_ranks)
         raise UsageError(
             f"{spec} is a recorded step, not a workload",
             "Use weft.whatif.predict_trace(weft.trace.read(path), platform), or weft.analyze.",

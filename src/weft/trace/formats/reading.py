@@ -58,6 +58,17 @@ def read_processes(path: Path | str) -> list[Trace | Graph]:
     return [_BY_KEY.get(key[1] if key else b"", read_kineto)(Path(path))]
 
 
+def read_untimed(path: Path | str) -> Graph | None:
+    """Read a graph without times; None for any other file, of which only the head is read."""
+    head = head_of(Path(path))
+    key = _KEYS.search(head)
+    is_graph = key is not None and key[1] in (b"nodes", b"workload_graph")
+    if not is_graph and not str(path).endswith((".et", ".et.gz")):
+        return None
+    found = read_any(path)
+    return found if isinstance(found, Graph) and not found.has_times else None
+
+
 @dataclass(frozen=True, slots=True)
 class TracesRead:
     """The traces of some files; ``skipped`` says why each of the other files was left out."""
