@@ -52,7 +52,7 @@ ELSEWHERE = {
     "fused.md 2": "goes on from the first; tests/torch/test_fused_matmul.py",
     "weights.md 1": "needs a sender and a receiver; tests/hosts/test_weights.py",
     "weights.md 2": "needs eight ranks; tests/hosts/test_reshard_tensor.py",
-    "hosts.md 2": "shows what several hosts say; tests/hosts",
+    "hosts.md 3": "shows what several hosts say; tests/hosts",
     "capture.md 1": "a function of the reader's module; tests/capture/test_capture.py",
     "slow-job.md 2": "reads the reader's traces; tests/trace/test_analyze.py",
     "apply.md 2": "needs a calibrated machine; tests/torch/test_apply.py",

@@ -7,15 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.torch.hosts.chunks import (
+from weft.collectives.host_leaders import (
     CHUNK,
     FIRST_ASKED,
     IN_FLIGHT,
     chunk_bytes,
-    chunks,
     pipelined,
     receive_windows,
+    runs,
 )
+from weft.torch.hosts.chunks import chunks
 from weft.torch.hosts.host_map import HostMap, host_identity
 
 pytestmark = pytest.mark.torch
@@ -36,9 +37,9 @@ def test_every_rank_stands_on_one_host_at_one_place(standing):
 def test_runs_hold_the_ranks_of_a_host_in_their_order(standing):
     hosts = HostMap.from_identities(standing)
     for host in range(hosts.num):
-        runs = hosts.runs(host)
-        assert [r for first, last in runs for r in range(first, last)] == list(hosts.ranks[host])
-        assert all(after[0] > before[1] for before, after in pairwise(runs))
+        found = runs(hosts.ranks[host])
+        assert [r for first, last in found for r in range(first, last)] == list(hosts.ranks[host])
+        assert all(after[0] > before[1] for before, after in pairwise(found))
 
 
 @given(names, st.data())

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import GroupName
 
 from weft.errors import RunTimeoutError
 from weft.torch.backend.bounded_store import (
@@ -92,7 +93,7 @@ def weft_group():
 @pytest.mark.usefixtures("weft_group")
 def test_the_barrier_of_a_new_group_does_not_wait_for_a_stopped_store(stopped_store):
     with pytest.raises(RunTimeoutError, match=r"rank 0 .*store did not answer within 0.5 s"):
-        distributed_c10d._store_based_barrier(0, stopped_store, "some", 1, SHORT)
+        distributed_c10d._store_based_barrier(0, stopped_store, GroupName("some"), 1, SHORT)
 
 
 @pytest.mark.usefixtures("weft_group")
@@ -101,4 +102,4 @@ def test_the_barrier_of_a_new_group_names_ranks_that_do_not_come(monkeypatch):
     store = HashStore()
     store.set("weft/barrier/some/2", "")
     with pytest.raises(RunTimeoutError, match=r"rank 0: .* rank 1 did not come"):
-        distributed_c10d._store_based_barrier(0, store, "some", 3, SHORT)
+        distributed_c10d._store_based_barrier(0, store, GroupName("some"), 3, SHORT)

@@ -122,8 +122,7 @@ class PreparedCache:
         number = comm.member.begin_call(call)
         comm.agree(f"{call} as call {number}")
         elastic = signature.kind == "exchange"
-        chosen = signature.algorithm or self.algorithm_of(signature.kind, signature.nbytes)
-        algorithm = "pull" if elastic else chosen
+        algorithm = self._algorithm(signature, comm.num_ranks)
         schedule = _schedule_of(signature, comm.num_ranks, algorithm)
         direct = None
         if algorithm == "staged":
@@ -150,13 +149,23 @@ class PreparedCache:
             self.dispatch_cache.clear()
             self._calls.pop(oldest).prepared.close()
 
-    def algorithm_of(self, kind: str, nbytes: int) -> str:
+    def algorithm_of(self, kind: str, nbytes: int, num_ranks: int | None = None) -> str:
         """Return the algorithm of a call that names none."""
         comm = self._comm()
         assert comm is not None
         return self.selector.algorithm(
-            kind, nbytes, comm.num_ranks, oversubscribed=comm.is_oversubscribed
+            kind, nbytes, num_ranks or comm.num_ranks, oversubscribed=comm.is_oversubscribed
         )
+
+    def schedule_of(self, key: CallKey, num_ranks: int) -> Schedule:
+        """Return the schedule of a call among so many ranks."""
+        signature = CallSignature(*key)
+        return _schedule_of(signature, num_ranks, self._algorithm(signature, num_ranks))
+
+    def _algorithm(self, signature: CallSignature, num_ranks: int) -> str:
+        if signature.kind == "exchange":
+            return "pull"
+        return signature.algorithm or self.algorithm_of(signature.kind, signature.nbytes, num_ranks)
 
 
 def _schedule_of(

@@ -31,6 +31,8 @@ from weft.schedule import Kernel, Schedule, Slice, expand
 from weft.schedule.schedule import commands_of
 from weft.timeline import Timeline
 
+Stamps = NDArray[np.uint64]
+
 
 def run(
     schedule: Schedule,
@@ -345,15 +347,18 @@ class PreparedSchedule:
             f"{place}: the op raised {type(cause).__name__}: {cause}.",
         ) from cause
 
+    def stamps(self, rank: int) -> Stamps:
+        """Return begin and end of the commands of a rank in its last execution with stamps."""
+        start = self._placed.start(rank) + self._layout.stamps
+        view = self.world.member.view(start, len(self._layout.rows_of(rank)) * STAMP_BYTES)
+        return view.view(np.uint64).reshape(-1, 2)
+
     def timeline(self) -> Timeline:
         """Read the timestamps of all ranks. Collective: all read before any overwrites them."""
         self.world.agree(f"timeline of {self.schedule.name}")
         stamps = np.zeros((self.table.num_rows, 2), np.uint64)
         for rank in range(self.world.num_ranks):
-            rows = self._layout.rows_of(rank)
-            start = self._placed.start(rank) + self._layout.stamps
-            view = self.world.member.view(start, len(rows) * STAMP_BYTES)
-            stamps[rows] = view.view(np.uint64).reshape(-1, 2)
+            stamps[self._layout.rows_of(rank)] = self.stamps(rank)
         self.world.agree(f"timeline of {self.schedule.name} read")
         seconds = (stamps - stamps.min(initial=np.iinfo(np.uint64).max)) / 1e9
         return Timeline.from_table(

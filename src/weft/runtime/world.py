@@ -29,9 +29,11 @@ from weft.runtime.prepared_cache import (
     encoded_broadcast_key,
     require_compatible,
 )
+from weft.runtime.prepared_schedule import Stamps
 from weft.runtime.private_arena import PrivateArena
 from weft.runtime.streaming_stores import measured_cores
 from weft.runtime.work import Work
+from weft.schedule import Schedule
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
 
@@ -281,6 +283,24 @@ class World(HeapCommunicator):
     def algorithm_of(self, kind: str, nbytes: int) -> str:
         """Return the default algorithm of a call; bytes count as in the catalogue."""
         return self._cache.algorithm_of(kind, nbytes)
+
+    def schedule_of(self, key: CallKey, num_ranks: int) -> Schedule:
+        """Return the schedule of a call in a world of so many ranks on such a host."""
+        return self._cache.schedule_of(key, num_ranks)
+
+    def execute(self, key: CallKey, binds: list[Bind], *, stamps: bool = False) -> Stamps | None:
+        """Execute a call on memory: numbers of the buffers of its schedule, addresses, bytes.
+
+        With ``stamps``, return begin and end of this rank's commands, in ns of the monotonic clock.
+        """
+        if not stamps:
+            self._call(key, binds, None, async_op=False)
+            return None
+        with self.exclusive(str(CallSignature(*key))):
+            prepared, call = self._cache.find(key)
+            prepared.execute(binds, call, stamps=True)
+            taken: Stamps = prepared.stamps(self.rank).copy()
+            return taken
 
     def _agreed_selector(self) -> AlgorithmSelector:
         """Return the thresholds of rank 0: all must agree, even if only some can read the file."""

@@ -131,7 +131,7 @@ def _store_based_barrier(original: Function) -> Function:
         if not any(isinstance(group, FastPathCollectives) for group in _state.pg_map):
             original(rank, store, group_name, count, timeout, *rest)
             return
-        groups = {name: group for group, name in _state.pg_names.items()}
+        groups = {str(name): group for group, name in _state.pg_names.items()}
         local = count != dist.get_world_size()  # only the ranks of the group make it
         ranks = list(_state.pg_group_ranks[groups[group_name]]) if local else range(count)
         store_barrier(store, rank, ranks, group_name, timeout)

@@ -53,20 +53,6 @@ class HostMap:
         """Return a rank's number among those of its host."""
         return self.ranks[self.of[rank]].index(rank)
 
-    def runs(self, host: int) -> list[tuple[int, int]]:
-        """Return the host's ranks as half-open ranges.
-
-        >>> HostMap.from_identities(["a", "a", "b", "a"]).runs(0)
-        [(0, 2), (3, 4)]
-        """
-        found: list[tuple[int, int]] = []
-        for rank in self.ranks[host]:
-            if found and found[-1][1] == rank:
-                found[-1] = found[-1][0], rank + 1
-            else:
-                found.append((rank, rank + 1))
-        return found
-
     def describe(self, rank: int) -> str:
         """Return a rank and its host as text."""
         return f"rank {rank} on host {self.names[self.of[rank]]}"

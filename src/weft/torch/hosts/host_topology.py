@@ -4,12 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.collectives.host_leaders import LONE_CHUNK, chunk_bytes
 from weft.torch.hosts.chunk_size import ChunkSizeTuner
-from weft.torch.hosts.chunks import LONE_CHUNK, as_bytes, chunk_bytes, chunks
+from weft.torch.hosts.chunks import as_bytes, chunks
 from weft.torch.hosts.gloo_transport import GlooTransport
 from weft.torch.hosts.host_map import HostMap
 from weft.torch.hosts.inter_host_session import InterHostSession
 from weft.torch.hosts.intra_host import IntraHost
+from weft.torch.hosts.nic_queue import NicQueues
 
 
 class HostTopology:
@@ -27,6 +29,7 @@ class HostTopology:
         self.sources = self.destinations[::-1]  # in the order in which they send to this one
         self._slots = np.zeros(0, np.uint8)
         self.chunk_sizes = ChunkSizeTuner()
+        self.nic_queues = NicQueues(intra_host.world, hosts, rank)
 
     @property
     def transport(self) -> GlooTransport:
@@ -63,9 +66,3 @@ class HostTopology:
             for part, size in zip(parts, sizes, strict=True)
             for chunk in chunks(as_bytes(part), size)
         ]
-
-    def parts_of(self, whole: Tensor, host: int) -> list[Tensor]:
-        """Return the slices of a host's ranks in a gathered tensor; adjacent ranks share one."""
-        flat = whole.view(-1)
-        each = flat.numel() // len(self.hosts.of)
-        return [flat[first * each : last * each] for first, last in self.hosts.runs(host)]

@@ -11,8 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from weft.collectives import host_leaders
 from weft.errors import DisagreeError
-from weft.torch.hosts.chunks import as_bytes, chunks, receive_windows
+from weft.torch.hosts.chunks import as_bytes
 from weft.torch.hosts.consensus import agree_on_chunk_size, wait_for_last_host
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import HostTopology
@@ -21,37 +22,14 @@ from weft.torch.hosts.inter_host_session import LENGTH, InterHostSession, wait_f
 
 def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
     """Broadcast chunks along a chain of hosts, starting at the root's."""
-    hosts = topology.hosts
-    is_leader = topology.is_leader(root)
-    at = topology.leader_local_rank(root)
-    step = (topology.host - hosts.of[root]) % hosts.num
-    takes = is_leader and step > 0
-    gives = is_leader and step < hosts.num - 1
-    incoming: dict[int, list[Transfer]] = {}
     begin = time.perf_counter()
     with topology.session("broadcast", x.nbytes, x.dtype, f"root {root}") as session:
         cut = agree_on_chunk_size(
             topology, session, x.nbytes, root, partial(topology.chunk_sizes.choose, x.nbytes)
         )
-        blocks = chunks(as_bytes(x), cut.nbytes)
-
-        def take(block: int) -> None:
-            if takes:
-                source = hosts.leader(topology.sources[0], root)
-                incoming[block] = session.recv(blocks[block], source)
-
-        def give(block: int) -> None:
-            wait_for(incoming.pop(block, []))
-            if gives:
-                session.send(blocks[block], hosts.leader(topology.destinations[0], root))
-            topology.intra_host.broadcast(blocks[block], at)
-
-        # Posted far ahead: posting a receive while data arrive waits for Gloo's thread, which
-        # holds a lock as long as it reads.
-        for block, asked in enumerate(receive_windows(len(blocks), len(blocks))):
-            for number in asked:
-                take(number)
-            give(block)
+        topology.nic_queues.run(
+            session, host_leaders.broadcast, {"data": x}, root=root, piece=cut.nbytes
+        )
         wait_for_last_host(topology, session, root, timed=cut.timed)
     if topology.rank == root:
         topology.chunk_sizes.record((x.nbytes, "none"), cut, x.nbytes, time.perf_counter() - begin)
@@ -59,11 +37,9 @@ def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
 
 def all_gather(topology: HostTopology, out: Tensor, x: Tensor) -> None:
     """All-gather into one tensor."""
-    buffers = [topology.parts_of(out, host) for host in range(topology.hosts.num)]
-    outs = list(torch.split(out.view(-1), x.numel())) if x.numel() else []
     with topology.session("all_gather", out.nbytes, x.dtype) as session:
-        if outs:
-            _gather_everywhere(topology, session, outs, x, buffers)
+        if x.numel():
+            topology.nic_queues.run(session, host_leaders.all_gather, {"in": x, "out": out})
 
 
 def all_gather_list(topology: HostTopology, outs: Sequence[Tensor], x: Tensor) -> None:

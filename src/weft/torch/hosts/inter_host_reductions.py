@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from weft.torch.hosts.chunks import chunk_bytes, chunks, pipelined
+from weft.collectives import host_leaders
+from weft.collectives.host_leaders import chunk_bytes, pipelined
+from weft.torch.backend.channel import DTYPE_NAMES
+from weft.torch.hosts.chunks import chunks
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import HostTopology
-from weft.torch.hosts.inter_host_session import FIRST, SECOND, InterHostSession, wait_for
+from weft.torch.hosts.inter_host_session import FIRST, InterHostSession, wait_for
 from weft.torch.hosts.intra_host import ReductionSteps, divide_by, reduce_local, reduction_steps
-
-SMALL = 64 << 10  # bytes up to which every leader sends everything to all others: one step, not two
 
 Incoming = tuple[list[Tensor], list[Transfer]]  # what to reduce, and what to wait for first
 
@@ -47,12 +48,11 @@ def reduce(topology: HostTopology, x: Tensor, root: int, op: str) -> None:
 
 def all_reduce(topology: HostTopology, x: Tensor, op: str) -> None:
     """Reduce in place, on every rank."""
-    steps = reduction_steps(op, x)
+    reduction_steps(op, x)
     with topology.session("all_reduce", x.nbytes, x.dtype, op) as session:
-        if x.nbytes <= SMALL:
-            _all_reduce_at_once(topology, session, x.view(-1), steps)
-        else:
-            _all_reduce_in_parts(topology, session, x.view(-1), steps)
+        topology.nic_queues.run(
+            session, host_leaders.all_reduce, {"data": x}, dtype=DTYPE_NAMES[x.dtype], op=op
+        )
 
 
 def reduce_scatter(topology: HostTopology, out: Tensor, x: Tensor, op: str) -> None:
@@ -76,71 +76,6 @@ def reduce_scatter(topology: HostTopology, out: Tensor, x: Tensor, op: str) -> N
                 own[number].copy_(part)
                 _reduce_incoming(topology, own[number], incoming[number], steps)
     topology.intra_host.scatter(out.view(-1), result, 0)
-
-
-def _all_reduce_at_once(
-    topology: HostTopology, session: InterHostSession, x: Tensor, steps: ReductionSteps
-) -> None:
-    topology.intra_host.reduce(x, 0, steps.intra_host)
-    if topology.is_leader() and x.numel():
-        given = x.clone()
-        for host in topology.destinations:
-            session.send(given, topology.hosts.leader(host))
-        _reduce_incoming(topology, x, _from_all(topology, session, x), steps)
-    topology.intra_host.broadcast(x, 0)
-
-
-def _all_reduce_in_parts(
-    topology: HostTopology, session: InterHostSession, x: Tensor, steps: ReductionSteps
-) -> None:
-    """Reduce-scatter every block between the leaders, then all-gather it."""
-    num, is_leader = topology.hosts.num, topology.is_leader()
-    blocks = chunks(x, chunk_bytes(x.nbytes // num) * num)
-    incoming: dict[int, Incoming] = {}
-
-    def scatter_parts(block: int) -> None:
-        topology.intra_host.reduce(blocks[block], 0, steps.intra_host)
-        if is_leader:
-            incoming[block] = _exchange_parts(topology, session, blocks[block])
-
-    def add(block: int) -> None:
-        if is_leader:
-            _reduce_incoming(
-                topology, blocks[block].tensor_split(num)[topology.host], incoming.pop(block), steps
-            )
-            incoming[block] = [], _all_gather_parts(topology, session, blocks[block])
-
-    def share(block: int) -> None:
-        if is_leader:
-            wait_for(incoming.pop(block)[1])
-        topology.intra_host.broadcast(blocks[block], 0)
-
-    pipelined(len(blocks), (scatter_parts, add, share))
-
-
-def _exchange_parts(topology: HostTopology, session: InterHostSession, block: Tensor) -> Incoming:
-    """Send every leader its part of a block, and receive their data of this one's part."""
-    parts = block.tensor_split(topology.hosts.num)
-    for host in topology.destinations:
-        session.send(parts[host], topology.hosts.leader(host))
-    return _from_all(topology, session, parts[topology.host])
-
-
-def _all_gather_parts(
-    topology: HostTopology, session: InterHostSession, block: Tensor
-) -> list[Transfer]:
-    """Send every leader the part that was reduced here, and receive theirs.
-
-    A leader sends a part back only after it received this one's, so that send is complete.
-    """
-    parts = block.tensor_split(topology.hosts.num)
-    for host in topology.destinations:
-        session.send(parts[topology.host], topology.hosts.leader(host), SECOND)
-    return [
-        transfer
-        for host in topology.sources
-        for transfer in session.recv(parts[host], topology.hosts.leader(host), SECOND)
-    ]
 
 
 def _from_all(topology: HostTopology, session: InterHostSession, mine: Tensor) -> Incoming:

@@ -56,8 +56,12 @@ class InterHostSession:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self._require_same()
-            wait_for(self._sent)
+            self.wait_for_sends()
+
+    def wait_for_sends(self) -> None:
+        """Wait until the memory of all sends may be changed."""
+        self._require_same()
+        wait_for(self._sent)
 
     def _compare(self, before: int, after: int) -> None:
         text = self.call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)

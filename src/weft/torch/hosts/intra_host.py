@@ -18,6 +18,7 @@ class IntraHost:
 
     def __init__(self, world: World) -> None:
         self._channel = Channel(world)
+        self.world = world
         self.alone = world.num_ranks == 1
 
     def reduce(self, x: Tensor, local_root: int, op: str) -> None:

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from weft.collectives.host_leaders import receive_windows
 from weft.compress.frame import Octets
-from weft.torch.hosts.chunks import receive_windows
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.inter_host_session import InterHostSession, wait_for

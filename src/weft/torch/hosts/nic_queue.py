@@ -1,0 +1,482 @@
+"""Execution of schedules over hosts: nic queues run on the wire of torch.distributed.
+
+    Copy + Signal on a nic queue ─▶ one send       a Signal alone ─▶ posts the receives it grants
+    Wait for another host ─▶ wait for a receive    a Call inside the host ─▶ the World
+
+The queues of a rank are joined by flags that only itself and messages raise. So an order of all
+its commands is known in advance: ``linear_program`` computes it once, and executing is a loop over
+it. Gloo sends to a posted receive only, which is what a wait for a grant asks for.
+"""
+
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft._core import reduce_into
+from weft.collectives.host_leaders import HostLeaders
+from weft.errors import ScheduleError
+from weft.runtime import World
+from weft.runtime.prepared_cache import MAX_PREPARED, CallKey
+from weft.runtime.prepared_schedule import Stamps
+from weft.schedule import (
+    Call,
+    Command,
+    CommandKind,
+    CommandTable,
+    Copy,
+    Kernel,
+    Launch,
+    Reduce,
+    Schedule,
+    Scope,
+    Signal,
+    Slice,
+    Wait,
+    expand,
+)
+from weft.schedule.schedule import commands_of
+from weft.schedule.values import as_int
+from weft.torch.hosts.chunks import as_bytes
+from weft.torch.hosts.gloo_transport import Transfer
+from weft.torch.hosts.host_map import HostMap
+from weft.torch.hosts.inter_host_session import InterHostSession, wait_for
+from weft.torch.hosts.intra_host import divide_by
+
+_FIRST_TAG = 16  # of the messages of a schedule: one tag for each flag
+_LINE = 64  # bytes: buffers do not share cache lines
+Place = tuple[str, int, int]  # buffer of this rank, offset, bytes
+
+
+class Send(NamedTuple):
+    """Start to send bytes."""
+
+    peer: int
+    tag: int
+    source: Place
+
+
+class Post(NamedTuple):
+    """Post a receive."""
+
+    number: int
+    peer: int
+    tag: int
+    place: Place
+
+
+class Received(NamedTuple):
+    """Wait for a posted receive."""
+
+    number: int
+
+
+class Sent(NamedTuple):
+    """Wait for all sends so far."""
+
+
+class Inside(NamedTuple):
+    """Run a collective inside the host; binds are buffer numbers and places."""
+
+    key: CallKey
+    binds: tuple[tuple[int, Place], ...]
+
+
+class Compute(NamedTuple):
+    """Reduce memory of this rank; one source is copied."""
+
+    dtype: str
+    op: str
+    sources: tuple[Place, ...]
+    to: Place
+
+
+class Divide(NamedTuple):
+    """Divide a sum by the number of ranks."""
+
+    x: Place
+
+
+Step = Send | Post | Received | Sent | Inside | Compute | Divide
+
+
+class StepSpan(NamedTuple):
+    """A command: its queue, and the steps that it takes."""
+
+    queue: str
+    first: int
+    last: int
+
+
+class StepTimes(NamedTuple):
+    """When each step began, and the end, in ns; and the stamps of the commands of each call."""
+
+    begin: list[int]
+    inside: list[Stamps | None]
+
+
+@dataclass(frozen=True)
+class LinearProgram:
+    """The commands of one rank in one order; ``spans`` has those of each queue in theirs."""
+
+    schedule: Schedule
+    steps: list[Step]
+    spans: list[StepSpan]
+    scratch: tuple[tuple[str, int, int], ...]  # buffer, first byte and end in one piece of memory
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of all scratch buffers."""
+        return max((stop for _, _, stop in self.scratch), default=0)
+
+    def run(  # noqa: C901 - one case a step
+        self,
+        world: World,
+        session: InterHostSession,
+        tensors: Mapping[str, Tensor],
+        dtype: torch.dtype,
+        times: StepTimes | None = None,
+    ) -> None:
+        """Execute once on these buffers, as bytes."""
+        posted: dict[int, list[Transfer]] = {}
+        address = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        for step in self.steps:
+            if times is not None:
+                times.begin.append(time.monotonic_ns())
+            match step:
+                case Send(peer, tag, (buffer, offset, nbytes)):
+                    session.send(tensors[buffer][offset : offset + nbytes], peer, tag)
+                case Post(receive, peer, tag, (buffer, offset, nbytes)):
+                    x = tensors[buffer][offset : offset + nbytes]
+                    posted[receive] = session.recv(x, peer, tag)
+                case Received(receive):
+                    wait_for(posted.pop(receive))
+                case Sent():
+                    session.wait_for_sends()
+                case Inside(key, binds):
+                    bound = [(number, address[at[0]] + at[1], at[2]) for number, at in binds]
+                    stamps = world.execute(key, bound, stamps=times is not None)
+                    if times is not None:
+                        times.inside.append(stamps)
+                case Compute(kind, op, sources, (buffer, offset, nbytes)):
+                    xs = [address[name] + start for name, start, _ in sources]
+                    if xs != [address[buffer] + offset] or op != "sum":  # else input is output
+                        reduce_into(address[buffer] + offset, xs, nbytes, kind, op)
+                case Divide((buffer, offset, nbytes)):
+                    x = tensors[buffer][offset : offset + nbytes].view(dtype)
+                    divide_by(x, self.schedule.num_ranks)
+        if times is not None:
+            times.begin.append(time.monotonic_ns())
+
+
+class NicQueues:
+    """Executes collectives of ``host_leaders`` on one rank; each is put into an order once.
+
+    Threads: one at a time, as in a World.
+    """
+
+    def __init__(self, world: World, hosts: HostMap, rank: int) -> None:
+        self._world, self._hosts, self._rank = world, hosts, rank
+        self._programs: dict[Any, LinearProgram] = {}
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    def run(
+        self,
+        session: InterHostSession,
+        build: Callable[..., Schedule],
+        tensors: Mapping[str, Tensor],
+        *,
+        root: int = -1,
+        **options: Any,
+    ) -> None:
+        """Execute ``build(leaders, bytes of the last tensor, **options)`` on contiguous tensors."""
+        *_, last = tensors.values()
+        key = (build, last.nbytes, root, *options.items())
+        if (program := self._programs.pop(key, None)) is None:
+            program = self.prepare(build, last.nbytes, root, **options)
+            if len(self._programs) >= MAX_PREPARED:
+                del self._programs[next(iter(self._programs))]
+        self._programs[key] = program  # the latest use last
+        if len(self._scratch) < program.scratch_bytes:
+            self._scratch = torch.empty(program.scratch_bytes, dtype=torch.uint8)
+        buffers = {name: as_bytes(tensor) for name, tensor in tensors.items()}
+        for name, start, stop in program.scratch:  # memory that every call uses again
+            buffers[name] = self._scratch[start:stop]
+        program.run(self._world, session, buffers, last.dtype)
+
+    def prepare(
+        self, build: Callable[..., Schedule], nbytes: int, root: int, **options: Any
+    ) -> LinearProgram:
+        """Build a schedule, whose calls inside a host are those of its World."""
+        calls: dict[int, tuple[Schedule, CallKey]] = {}
+
+        def inside(
+            kind: str,
+            num_ranks: int,
+            size: int,
+            *,
+            dtype: str = "uint8",
+            op: str = "",
+            root: int = -1,
+        ) -> Schedule:
+            key = (kind, size, dtype, op, root, "")
+            schedule = self._world.schedule_of(key, num_ranks)
+            calls[id(schedule)] = schedule, key
+            return schedule
+
+        schedule = build(HostLeaders(self._hosts.ranks, root, inside), nbytes, **options)
+        return linear_program(schedule, self._rank, self._hosts.of, lambda s: calls[id(s)][1])
+
+
+class _Message(NamedTuple):
+    """A message to this rank: its flag, where it goes, and the number of grants that it needs."""
+
+    flag: int
+    place: Place
+    grants: int
+
+
+class _Queue:
+    """The commands of a queue in order, and the step at which the next one began."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.commands: deque[Command] = deque()
+        self.begin = 0
+        self.copy: Copy | None = None  # to another host: sent with the signal that follows
+
+
+def linear_program(
+    schedule: Schedule, rank: int, host_of: tuple[int, ...], key_of: Callable[[Schedule], CallKey]
+) -> LinearProgram:
+    """Put the commands of a rank into one order: nic queues go first whenever they can.
+
+    ``key_of`` returns the call of the World that executes a schedule inside this host.
+    """
+    order = _Linearizer(schedule, rank, host_of, key_of)
+    while order.advance():
+        pass
+    scratch, stop = [], 0
+    for buffer in schedule.buffers:
+        if buffer.role == "scratch":
+            start, stop = stop, stop + -(-buffer.size_on(rank) // _LINE) * _LINE
+            scratch.append((buffer.name, start, stop))
+    return LinearProgram(schedule, order.steps, order.spans, tuple(scratch))
+
+
+class _Linearizer:
+    """The state of one rank while its commands are put into an order."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        rank: int,
+        host_of: tuple[int, ...],
+        key_of: Callable[[Schedule], CallKey],
+    ) -> None:
+        self.steps: list[Step] = []
+        self.spans: list[StepSpan] = []
+        self._rank, self._host_of, self._key_of = rank, host_of, key_of
+        self._calls = _calls_of(schedule)
+        flat = _without_calls(schedule)
+        queues: dict[str, _Queue] = {}
+        for location, command in commands_of(expand(flat, [rank])):
+            queues.setdefault(location.queue, _Queue(location.queue)).commands.append(command)
+        # Nic queues first: their commands only start something.
+        self._queues = sorted(queues.values(), key=lambda queue: queue.name)
+        self._raised: Counter[int] = Counter()  # own flags
+        self._own = {
+            command.flag.index
+            for queue in self._queues
+            for command in queue.commands
+            if isinstance(command, Signal) and command.flag.rank == rank
+        }
+        self._granted: Counter[int] = Counter()  # by peer
+        self._messages = _messages_to(rank, flat, host_of)
+        self._arriving = {each.flag for found in self._messages.values() for each in found}
+        self._posted: dict[int, deque[int]] = defaultdict(deque)  # numbers by flag
+        self._num_posted = 0
+        self._unposted: list[Step] = []
+        for peer in self._messages:
+            self._post(peer)
+
+    def advance(self) -> bool:
+        """Take the next command, or a message that all queues wait for; return False at the end."""
+        for queue in self._queues:
+            if queue.commands and self._is_ready(queue.commands[0]):
+                self._take(queue, queue.commands.popleft())
+                return True
+        for queue in self._queues:
+            head = queue.commands[0] if queue.commands else None
+            if isinstance(head, Wait) and self._posted[flag := as_int(head.flag.index)]:
+                self._emit(Received(self._posted[flag].popleft()))
+                self._raised[flag] += 1
+                return True
+        if stuck := [queue.name for queue in self._queues if queue.commands]:
+            names = " and ".join(stuck)
+            raise ScheduleError(f"{names} waits for a signal that nothing brings.")
+        return False
+
+    def _is_ready(self, command: Command) -> bool:
+        if not isinstance(command, Wait):
+            return True
+        flag = as_int(command.flag.index)
+        if flag in self._own or flag in self._arriving:
+            return self._raised[flag] >= as_int(command.count)
+        return True  # a grant: Gloo sends to a posted receive only
+
+    def _take(self, queue: _Queue, command: Command) -> None:
+        match command:
+            case Signal():
+                self._signal(queue, command)
+            case Copy() if command.dst.rank != self._rank:
+                queue.copy = command
+            case Copy():
+                self._compute("uint8", "sum", (command.src,), command.dst)
+            case Reduce():
+                self._compute(command.dtype, command.op, command.srcs, command.dst)
+            case Kernel(op="divide"):
+                self._emit(Divide(_place(command.writes[0])))
+            case Scope():
+                self._call(self._calls[command.name])
+            case Wait() | Launch():
+                pass
+            case _:
+                raise ScheduleError(
+                    f"{type(command).__name__} on {queue.name} cannot run between hosts."
+                )
+        self.spans.append(StepSpan(queue.name, queue.begin, len(self.steps)))
+        queue.begin = len(self.steps)
+
+    def _signal(self, queue: _Queue, command: Signal) -> None:
+        peer, flag = as_int(command.flag.rank), as_int(command.flag.index)
+        if peer == self._rank:
+            if queue.name.startswith("nic"):
+                self._emit(Sent())
+            self._raised[flag] += 1
+        elif queue.copy is not None:
+            place = _place(queue.copy.src)
+            self._emit(Send(peer, _FIRST_TAG + flag, place))
+            queue.copy = None
+        else:
+            self._granted[peer] += 1
+            self._post(peer)
+
+    def _emit(self, step: Step) -> None:
+        """Add a step; receives are posted before something waits for them, and after a send.
+
+        The first receive of a call waits until the previous host has made the same call.
+        """
+        sent = bool(self.steps) and isinstance(self.steps[-1], Send)
+        if isinstance(step, Received) or (sent and not isinstance(step, Send)):
+            self.steps += self._unposted
+            self._unposted.clear()
+        self.steps.append(step)
+
+    def _post(self, peer: int) -> None:
+        messages = self._messages.get(peer)
+        while messages and messages[0].grants <= self._granted[peer]:
+            message = messages.popleft()
+            step = Post(self._num_posted, peer, _FIRST_TAG + message.flag, message.place)
+            self._unposted.append(step)
+            self._posted[message.flag].append(self._num_posted)
+            self._num_posted += 1
+
+    def _compute(self, dtype: str, op: str, sources: tuple[Slice, ...], to: Slice) -> None:
+        self._emit(Compute(dtype, op, tuple(map(_place, sources)), _place(to)))
+
+    def _call(self, call: Call) -> None:
+        mapped = {inner: (outer, offset) for inner, outer, offset in call.buffers}
+        local = call.ranks.position(self._rank)
+        binds = []
+        for number, buffer in enumerate(call.schedule.buffers):
+            if buffer.name in mapped:
+                outer, offset = mapped[buffer.name]
+                binds.append((number, (outer, as_int(offset), buffer.size_on(local))))
+        self._emit(Inside(self._key_of(call.schedule), tuple(binds)))
+
+
+def _place(part: Slice) -> Place:
+    return (part.buffer, as_int(part.offset), as_int(part.nbytes))
+
+
+def _calls_of(schedule: Schedule) -> dict[str, Call]:
+    return {
+        command.name: command
+        for program in schedule.programs
+        for queue in program.queues
+        for command in queue.commands
+        if isinstance(command, Call)
+    }
+
+
+def _without_calls(schedule: Schedule) -> Schedule:
+    """Return the schedule with an empty scope for every call."""
+    return replace(
+        schedule,
+        programs=tuple(
+            replace(
+                program,
+                queues=tuple(
+                    replace(
+                        queue,
+                        commands=tuple(
+                            Scope(each.name, ()) if isinstance(each, Call) else each
+                            for each in queue.commands
+                        ),
+                    )
+                    for queue in program.queues
+                ),
+            )
+            for program in schedule.programs
+        ),
+    )
+
+
+def _messages_to(
+    rank: int, schedule: Schedule, host_of: tuple[int, ...]
+) -> dict[int, deque[_Message]]:
+    """Return the messages to a rank from ranks of other hosts, in the order of each sender.
+
+    A message needs as many grants as its sender's last wait before it for a flag of this rank's.
+    """
+    senders = [
+        peer
+        for program in schedule.programs
+        for peer in program.ranks
+        if host_of[peer] != host_of[rank] and any(q.name.startswith("nic") for q in program.queues)
+    ]
+    table = expand(schedule, [rank, *senders])
+    runner = table.thread_rank[table.thread]
+    waits = table.kind == CommandKind.WAIT
+    after_copy = np.append(False, table.kind[:-1] == CommandKind.COPY)
+    signals = (table.kind == CommandKind.SIGNAL) & ~after_copy
+    copies = np.flatnonzero((table.kind == CommandKind.COPY) & (runner != rank))
+    copies = copies[table.access_rank[table.access_start[copies + 1] - 1] == rank]
+    found: dict[int, deque[_Message]] = {}
+    for sender in senders:
+        here = signals & (runner == rank) & (table.flag_rank == sender)
+        grants = np.unique(table.flag_index[here])
+        asked = np.flatnonzero(waits & (runner == sender) & np.isin(table.flag_index, grants))
+        rows = copies[runner[copies] == sender]
+        before = np.searchsorted(asked, rows) - 1
+        found[sender] = deque(
+            _Message(
+                int(table.flag_index[row + 1]),
+                _place_of(table, row),
+                int(table.count[asked[last]]) if last >= 0 else 0,
+            )
+            for row, last in zip(rows.tolist(), before.tolist(), strict=True)
+        )
+    return found
+
+
+def _place_of(table: CommandTable, row: int) -> Place:
+    at = table.access_start[row + 1] - 1
+    buffer = table.buffers[table.access_buffer[at]]
+    return (buffer, int(table.access_offset[at]), int(table.access_nbytes[at]))
