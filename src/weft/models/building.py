@@ -64,18 +64,22 @@ class Ops:
         flops: float = 0.0,
         nbytes: int = 0,
         after: After = -1,
+        dtype: str = "",
     ) -> int:
         """Add a kernel on the compute stream, behind ops ``after`` of other streams."""
         if family in _PRODUCTS:
-            dtype = self.math or self.dtype
+            dtype = dtype or self.math or self.dtype
         else:
             dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
         return self._computed(name, Cost(family, shape, dtype, flops, nbytes), after)
 
-    def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
-        """Add a matrix product."""
-        moved = product_bytes(self.math or self.dtype, m, n, k)
-        return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
+    def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1, dtype: str = "") -> int:
+        """Add a matrix product, of another ``dtype`` than other products if one is given."""
+        dtype = dtype or self.math or self.dtype
+        flops, moved = 2.0 * m * n * k, product_bytes(dtype, m, n, k)
+        return self.kernel(
+            name, "gemm", m, n, k, flops=flops, nbytes=moved, after=after, dtype=dtype
+        )
 
     def bmm(self, name: str, batch: int, m: int, n: int, k: int) -> int:
         """Add matrix products of equal shape."""
