@@ -66,8 +66,8 @@ SERVERS = ("sglang", "trtllm", "vllm")
 SERVER_TABLES = TABLES | {"gb200": "gb200"}
 # Tables that are not of a server's kernels on the machine of its other versions. SGLang 0.5.6 and,
 # on L40S, 0.5.9 name TensorRT-LLM as source. With SGLang 0.5.12 four L40S move 21 GB/s where all
-# others move 4, so their peers reach each other. Two GB200 move 1 GiB in 1.8 or in 5.2 ms: there are
-# two machines, and SGLang 0.5.9 and vLLM 0.14 are alone on theirs. Found by looking at the errors.
+# others move 4, so their peers reach each other. Two GB200 move 1 GiB in 1.8 or in 5.2 ms: they are
+# two machines, SGLang 0.5.9 and vLLM 0.14 are alone on theirs. Found by looking at the errors.
 _OTHERS = {
     ("h100_sxm", "sglang", "0.5.6.post2"),
     ("l40s", "sglang", "0.5.9"),
