@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from validation.nccl_algorithms_fit import fitted_algorithms
-from validation.nccl_fit import fitted_library
+from validation.nccl_fit import fitted_library, fitted_server
 from validation.nccl_tables import (
     SERVER_TABLES,
     SERVERS,
@@ -23,7 +23,6 @@ from validation.nccl_tables import (
     data_folder,
     node_of,
     read_cells,
-    read_server_cells,
 )
 from weft.hardware import platform
 from weft.hardware.libraries import ALGORITHMS, FOLDER, Fit, Library
@@ -42,9 +41,8 @@ def main(devices: list[str]) -> int:
         if device == "algorithms":
             _write_algorithms(folder)
         elif device == "servers":
-            for server, (name, system) in product(SERVERS, SERVER_TABLES.items()):
-                cells = read_server_cells(folder, system, server)
-                _write_library(fitted_library(cells, platform(node_of(name)), server))
+            for server, name in product(SERVERS, SERVER_TABLES):
+                _write_library(fitted_server(folder, server, name))
         else:
             cells = read_cells(folder, TABLES[device])
             _write_library(fitted_library(cells, platform(node_of(device))))

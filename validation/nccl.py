@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from validation.nccl_algorithms_fit import fitted_algorithms, inside_range, read_logs
-from validation.nccl_fit import fitted_library
+from validation.nccl_fit import fitted_library, fitted_server
 from validation.nccl_tables import (
     SERVER_TABLES,
     SERVERS,
@@ -22,7 +22,6 @@ from validation.nccl_tables import (
     data_folder,
     read_cells,
     read_nccl_tests,
-    read_server_cells,
 )
 from validation.splits import NCCL_BETWEEN_NODES
 from validation.target import Target
@@ -65,11 +64,10 @@ def targets() -> Iterator[Target]:
 
 def _servers(folder: Path | None) -> Iterator[Target]:
     """Score all-reduces of servers; the knots are NCCL's, nothing was chosen by these errors."""
-    for server, (device, system) in product(SERVERS, SERVER_TABLES.items()):
+    for server, device in product(SERVERS, SERVER_TABLES):
         known, note = library(server, device), "recorded"
         if folder is not None:
-            cells = read_server_cells(folder, system, server)
-            known, note = fitted_library(cells, platform(known.node), server), "fitted again"
+            known, note = fitted_server(folder, server, device), "fitted again"
         limits = {HELD_BACK: 8.0, "one version left out": 15.0}
         for what, error, _ in _pooled([fit.errors for fit in known.fits]):
             if what in limits:

@@ -7,15 +7,16 @@ looks for numbers of zero or more with the smallest relative errors. Nothing is 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from validation.nccl_tables import SOURCE, Cell
+from validation.nccl_tables import SERVER_TABLES, SOURCE, Cell, node_of, read_server_cells
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import Floats, smallest_errors
-from weft.cost.nccl import law_seconds
-from weft.hardware import Platform
+from weft.cost.nccl import SIBLINGS, law_seconds
+from weft.hardware import Platform, platform
 from weft.hardware.libraries import Curve, Errors, Fit, Library, version_key
 
 # Where curves may bend, in bytes of a chunk. Chosen once for all devices, versions and collectives
@@ -152,11 +153,14 @@ def cross_validated(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
     return replace(fit, errors=errors)
 
 
-def fitted_library(cells: Sequence[Cell], node: Platform, server: str = "") -> Library:
+def fitted_library(
+    cells: Sequence[Cell], node: Platform, server: str = "", sibling: Sequence[Cell] = ()
+) -> Library:
     """Fit everything that was measured on a machine: of NCCL, or of a server's own kernels.
 
     A server changes from one kernel to another at sizes that depend on the number of ranks, so
-    each number has a curve of its own.
+    each number has a curve of its own. What a version changes on a ``sibling`` with the same links
+    it is predicted to change here.
     """
     device = node.require_device().name
     groups = groups_of(cells, by_count=bool(server) or node.staged)
@@ -170,16 +174,35 @@ def fitted_library(cells: Sequence[Cell], node: Platform, server: str = "") -> L
         node=node.name,
         smallest=min(c.nbytes for c in cells),
         largest=max(c.nbytes for c in cells),
-        fits=tuple(_with_other_version(fit, group, fits) for fit, group in pairs),
+        fits=tuple(_with_other_version(fit, group, fits, sibling) for fit, group in pairs),
         fallback="nccl" if server else "",
     )
 
 
-def _with_other_version(fit: Fit, cells: Sequence[Cell], fits: Sequence[Fit]) -> Fit:
+def fitted_server(folder: Path, server: str, device: str) -> Library:
+    """Fit the all-reduces of a server on a device."""
+    cells, sibling = (
+        read_server_cells(folder, SERVER_TABLES[name], server) if name else ()
+        for name in (device, SIBLINGS.get(device))
+    )
+    return fitted_library(cells, platform(node_of(device)), server, sibling)
+
+
+def _with_other_version(
+    fit: Fit, cells: Sequence[Cell], fits: Sequence[Fit], sibling: Sequence[Cell]
+) -> Fit:
     other = other_version(fits, fit)
     if other is None:
         return fit
-    error = geomean_error(errors_of(other, cells))
+    known = {(c.version, c.num_ranks, c.nbytes): c.seconds for c in sibling}
+
+    def changed(cell: Cell) -> float:
+        versions = fit.version, other.version
+        now, then = (known.get((each, cell.num_ranks, cell.nbytes)) for each in versions)
+        return now / then if now and then else 1.0
+
+    errors = zip(errors_of(other, cells), cells, strict=True)
+    error = geomean_error((error + 1) * changed(cell) - 1 for error, cell in errors)
     return replace(fit, errors=replace(fit.errors, version_left_out=error))
 
 

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from validation.serving_rows import FITTED, ServedRow, predicted, served_rows
+from validation.serving_rows import ServedRow, predicted, served_rows
+from validation.splits import SERVING
 from validation.target import Target
-from weft.serving import SERVERS
 
 NAME = "serving"
 QUESTION = "Do forward passes and schedulers explain first tokens and the time between tokens?"
@@ -19,50 +19,49 @@ _target = partial(Target, NAME, source=SOURCE)
 
 
 def targets() -> Iterator[Target]:
-    """Compute the figures: the model that overheads are fitted to, then models held out."""
+    """Compute the figures of models that servers are fitted to, then of models held out."""
     folder = os.environ.get("WEFT_DATA")
     if not folder:
         return
-    rows = served_rows(Path(folder))
-    seen = [row for row in rows if row.model == FITTED]
-    unseen = [row for row in rows if row.model != FITTED]
-    for name in SERVERS:
-        mine = [row for row in seen if row.server == name]
-        yield from _errors(f"Qwen3-32B by {name}", mine, fitted=True)
-    for model in dict.fromkeys(row.model for row in unseen):
-        for name in SERVERS:
-            mine = [row for row in unseen if (row.model, row.server) == (model, name)]
-            yield from _errors(f"{model.split('/')[1]} by {name}", mine)
-    yield from _errors("models held out", unseen, limits=(20.0, 10.0))
-    dense = [row for row in unseen if "Llama" in row.model]
-    yield from _errors("dense models held out", dense)
-    yield _chosen("models held out", unseen, allowed=15.0)
-    yield _chosen("Qwen3-32B", seen, fitted=True)
+    for part, models in (("fitted", SERVING.fitted), ("held out", SERVING.held_out)):
+        rows, fitted = served_rows(Path(folder), models), part == "fitted"
+        single: dict[str, list[ServedRow]] = defaultdict(list)
+        for row in rows:
+            single[f"{row.model.split('/')[1]} by {row.server}"].append(row)
+            single[f"{part}: {row.kind} models"].append(row)
+            single[f"{part}: {row.server}"].append(row)
+        for what, mine in single.items():
+            yield from _errors(what, mine, fitted=fitted)
+        limits = (-1.0,) * 3 if fitted else (20.0, 10.0, -1.0)
+        yield from _errors(f"models {part}", rows, limits=limits, fitted=fitted)
+        yield _chosen(f"models {part}", rows, allowed=-1.0 if fitted else 15.0, fitted=fitted)
 
 
 def _errors(
     what: str,
     rows: Iterable[ServedRow],
     *,
-    limits: tuple[float, float] = (-1.0, -1.0),
+    limits: tuple[float, float, float] = (-1.0, -1.0, -1.0),
     fitted: bool = False,
 ) -> Iterator[Target]:
     pairs = [(row, found) for row in rows if (found := predicted(row)) is not None]
     if not pairs:
         return
-    for place, (name, allowed) in enumerate(
-        zip(("first token", "between tokens"), limits, strict=True)
-    ):
-        ratios = [found[place] / (row.first, row.between)[place] for row, found in pairs]
+    ratios = {
+        "first token": [found[0] / row.first for row, found in pairs],
+        "between tokens": [found[1] / row.between for row, found in pairs],
+        "tokens/s": [row.rate(*found) / row.rate(row.first, row.between) for row, found in pairs],
+    }
+    for (name, each), allowed in zip(ratios.items(), limits, strict=True):
         yield _target(
             f"{what}, {name}: median error",
             None,
             "%",
-            weft=100 * median(abs(ratio - 1) for ratio in ratios),
+            weft=100 * median(abs(ratio - 1) for ratio in each),
             allowed=allowed,
             error_in="value",
             fitted=fitted,
-            note=f"{len(pairs)} rows; predicted over measured {median(ratios):.2f} in the median",
+            note=f"{len(pairs)} rows; predicted over measured {median(each):.2f} in the median",
         )
 
 

@@ -2,36 +2,51 @@
 
 import csv
 import gzip
-import random
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 from validation.splits import SERVING
 from weft.errors import WeftError
 from weft.hardware import platform
 from weft.models.named import transformer_of
 from weft.models.transformer import Transformer
-from weft.serving import Load, Question, find_server
+from weft.serving import Load, Question, Server, find_server
 
+
+class Checkpoint(NamedTuple):
+    """A model as it is published: the dtype of all products, or of experts, where it has one."""
+
+    name: str
+    kind: str
+    math: str = ""
+    expert_math: str = ""
+
+
+# Block scales and 4-bit experts are those of the checkpoints' config.json; Hopper has no units for
+# four bits, so such weights are widened before they are multiplied.
 MODELS = {
-    "Qwen/Qwen3-32B": "qwen3-32b",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
-    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
-    "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
-    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
-    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
-    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
-    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "Qwen/Qwen3-32B": Checkpoint("qwen3-32b", "dense"),
+    "meta-llama/Llama-3.1-8B-Instruct": Checkpoint("llama-3.1-8b", "dense"),
+    "nvidia/Llama-3.1-8B-Instruct-FP8": Checkpoint("llama-3.1-8b", "dense"),
+    "meta-llama/Llama-3.1-70B": Checkpoint("llama-3.1-70b", "dense"),
+    "Qwen/Qwen3-235B-A22B-FP8": Checkpoint("qwen3-235b-a22b", "experts", "fp8_block"),
+    "MiniMaxAI/MiniMax-M2.5": Checkpoint("minimax-m2", "experts", "fp8_block"),
+    "openai/gpt-oss-120b": Checkpoint("gpt-oss-120b", "experts", "bf16", "int4_wo"),
+    "deepseek-ai/DeepSeek-R1": Checkpoint("deepseek-v3", "latent", "fp8_block"),
+    "deepseek-ai/DeepSeek-V3": Checkpoint("deepseek-v3", "latent", "fp8_block"),
+    "moonshotai/Kimi-K2.5": Checkpoint("kimi-k2", "latent", "bf16", "int4_wo"),
 }
-FITTED = "Qwen/Qwen3-32B"
 _SYSTEMS = {"h100_sxm": "h100-8", "h200_sxm": "h200-8"}
-# Hopper has no units for four bits: weights are widened before they are multiplied.
-_MATH = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "int4_wo", "": ""}
 ROUNDS = 10  # requests for each that is in flight, as benchmarks of servers have them
-_DRAWN = 20  # rows of a model and server, in whole groups
+_DRAWN = 20  # rows of a model, server and system, in whole groups
+# Rows of InferenceMAX (named by a date) draw lengths from 0.8 times the given ones upwards. Rows of
+# even thousands are taken as such too, which was chosen by first tokens of Llama 3.1 8B.
+_SHORTEST = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,43 +62,59 @@ class ServedRow:
     output: int
     concurrency: int
     tp: int
+    dp: int
+    etp: int
     ep: int
+    shortest: float
     first: float
     between: float
+
+    @property
+    def kind(self) -> str:
+        """Dense, with experts, or with latent attention and experts."""
+        return MODELS[self.model].kind
 
     @property
     def load(self) -> tuple[object, ...]:
         """What rows of other numbers of ranks have in common with this one."""
         return (
-            *(self.model, self.server, self.version, self.system, self.math),
-            *(self.prompt, self.output, self.concurrency, self.ep > 1),
+            *(self.model, self.server, self.version, self.system, self.math, self.shortest),
+            *(self.prompt, self.output, self.concurrency, self.ep > 1, self.dp > 1),
         )
 
     def rate(self, first: float, between: float) -> float:
         """Tokens a second of one GPU, with these times."""
-        return self.concurrency * self.output / (first + self.output * between) / self.tp
+        gpus = self.tp * self.dp
+        return self.concurrency * self.output / (first + self.output * between) / gpus
+
+    @property
+    def settings(self) -> Server:
+        """The server of the row; the newest where the version was not noted."""
+        return find_server(self.server, self.version)
 
     @property
     def transformer(self) -> Transformer:
         """The model, as the row has its ranks share it."""
+        checkpoint = MODELS[self.model]
         settings = {"tp": str(self.tp)}
         if self.ep > 1:
-            settings |= {"ep": str(self.ep), "etp": str(max(1, self.tp // self.ep))}
-        made = transformer_of(MODELS[self.model], settings)
-        return find_server(self.server).served(replace(made, math=self.math))
+            settings |= {"ep": str(self.ep), "etp": str(self.etp)}
+        made = transformer_of(checkpoint.name, settings)
+        made = replace(made, math=self.math, expert_math=checkpoint.expert_math)
+        return self.settings.served(made)
 
 
-def served_rows(folder: Path) -> list[ServedRow]:
-    """Read single servers of one node whose attention is not data parallel, drawn in groups."""
+def served_rows(folder: Path, models: tuple[str, ...]) -> list[ServedRow]:
+    """Read single servers of one node, drawn in groups of equal load."""
     with gzip.open(folder / SERVING.folder, "rt", encoding="utf-8") as lines:
-        found = [_row(row) for row in csv.DictReader(lines) if _is_served(row)]
-    groups: dict[tuple[str, str], dict[tuple[object, ...], list[ServedRow]]] = defaultdict(dict)
+        found = [_row(row) for row in csv.DictReader(lines) if _is_served(row, models)]
+    groups: dict[tuple[str, ...], dict[tuple[object, ...], list[ServedRow]]] = defaultdict(dict)
     for row in found:
-        groups[row.model, row.server].setdefault(row.load, []).append(row)
+        groups[row.model, row.server, row.system].setdefault(row.load, []).append(row)
     drawn: list[ServedRow] = []
     for loads in groups.values():
         order = sorted(loads, key=str)
-        random.Random(0).shuffle(order)  # noqa: S311 - a sample, no secret
+        Random(0).shuffle(order)  # noqa: S311 - a sample, no secret
         mine: list[ServedRow] = []
         for load in order:
             if len(mine) < _DRAWN:
@@ -92,23 +123,36 @@ def served_rows(folder: Path) -> list[ServedRow]:
     return drawn
 
 
-def _is_served(row: dict[str, str]) -> bool:
-    wide = int(row["tp_size"] or 0) > 8 or (row["attention_dp_size"] or "1") != "1"
-    return row["mode"] == "agg" and row["model_path"] in MODELS and not wide
+def _is_served(row: dict[str, str], models: tuple[str, ...]) -> bool:
+    """Whether a row is of one node; some rows name the product of tp and ep as tp once more."""
+    wide = _count(row, "tp_size") > 8 or _count(row, "attention_dp_size") > 8
+    return row["mode"] == "agg" and row["model_path"] in models and not wide
+
+
+def _count(row: dict[str, str], key: str) -> int:
+    return max(1, int(row[key] or 1))
+
+
+def _is_varied(row: dict[str, str]) -> bool:
+    return row["silicon_data_source"].startswith("source_file=2") or int(row["isl"]) % 1000 == 0
 
 
 def _row(row: dict[str, str]) -> ServedRow:
+    checkpoint, dp = MODELS[row["model_path"]], _count(row, "attention_dp_size")
     return ServedRow(
         row["model_path"],
         row["backend"],
         row["backend_version"],
         row["system"],
-        _MATH.get(row["gemm_quant_mode"], ""),
+        checkpoint.math or row["gemm_quant_mode"],
         int(row["isl"]),
         int(row["osl"]),
-        int(row["batch_size"]),
-        int(row["tp_size"]),
-        max(1, int(row["moe_ep_size"] or 1)),
+        int(row["batch_size"]) * dp,
+        _count(row, "tp_size"),
+        dp,
+        _count(row, "moe_tp_size"),
+        _count(row, "moe_ep_size"),
+        _SHORTEST if _is_varied(row) else 1.0,
         float(row["silicon_ttft_ms"]) / 1e3,
         float(row["silicon_tpot_ms"]) / 1e3,
     )
@@ -117,9 +161,10 @@ def _row(row: dict[str, str]) -> ServedRow:
 @cache
 def predicted(row: ServedRow) -> tuple[float, float] | None:
     """Return both times as weft has them; None where the model does not fit into memory."""
-    server = find_server(row.server)
-    load = Load(ROUNDS * row.concurrency, row.prompt, row.output, 0.0, inf)
-    limits = server.limits(batch=max(256, row.concurrency), concurrency=row.concurrency)
+    server = row.settings
+    mine = max(1, row.concurrency // row.dp)  # ranks with requests of their own share them out
+    load = Load(ROUNDS * mine, row.prompt, row.output, 0.0, inf, row.shortest)
+    limits = server.limits(row.transformer.layers, batch=max(256, mine), concurrency=mine)
     machine = platform(_SYSTEMS[row.system])
     question = Question(row.model, row.transformer, machine, load, limits, server=server)
     try:

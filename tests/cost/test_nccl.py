@@ -286,3 +286,16 @@ def test_a_server_has_small_all_reduces_of_its_own_and_leaves_the_rest_to_nccl(s
         assert found.note.startswith(f"{server} leaves it to nccl")
     with pytest.raises(UsageError, match=r"9\.9\.9"):
         library_price(node, "all_reduce", 1 << 20, name=server, version="9.9.9")
+
+
+def test_a_version_that_a_sibling_has_changes_what_it_changes_there():
+    """SGLang 0.5.14 has other kernels than 0.5.9 and 0.5.10, which are alike on B200."""
+    node, nbytes = platform("gb200-nvl72").resized(4), 1 << 20
+    oldest, old, new = (
+        library_price(node, "all_reduce", nbytes, name="sglang", version=each)
+        for each in ("0.5.9", "0.5.10", "0.5.14")
+    )
+    assert "0.5.9" not in library("sglang", "gb200").versions
+    assert oldest.seconds == pytest.approx(old.seconds, rel=0.15)
+    assert new.seconds < 0.7 * oldest.seconds
+    assert "b200" in oldest.note

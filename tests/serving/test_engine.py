@@ -164,7 +164,7 @@ def closed(concurrency, rounds=3, server="vllm", **more):
     found = find_server(server)
     model = transformer_of("llama-8b", {"tp": "2"})
     load = Load(concurrency * rounds, 512, 32, 0.0, math.inf)
-    limits = replace(found.limits(batch=64, concurrency=concurrency), **more)
+    limits = replace(found.limits(model.layers, batch=64, concurrency=concurrency), **more)
     question = Question("llama-8b", model, platform("h100-8"), load, limits, server=found)
     return question.served("recompute", load.requests())
 
@@ -194,3 +194,45 @@ def test_prompts_first_delay_answers_and_prompts_among_answers_delay_prompts():
 def test_an_unknown_server_is_told_which_are_known():
     with pytest.raises(UnknownNameError, match="vlm"):
         find_server("vlm")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "overhead"), [("vllm@0.12.0", "", 1.5e-3), ("vllm", "0.18.0", 0.1e-3)]
+)
+def test_a_server_is_that_of_a_version_or_the_newest(name, version, overhead):
+    assert find_server(name, version).overhead == overhead
+    assert find_server("vllm") == find_server("vllm", "99")
+
+
+def test_tokens_wait_for_the_process_that_sends_them():
+    fast, slow = closed(8, stream=0.0), closed(8, stream=2e-3)
+    assert slow.seconds >= slow.tokens * 2e-3
+    assert slow.gaps.mean() > 1.5 * fast.gaps.mean()
+    assert slow.seconds < slow.tokens * 2e-3 + 0.5 * fast.computing  # passes go on meanwhile
+
+
+def test_a_request_that_is_seen_later_waits_for_its_first_token_only():
+    soon, late = closed(8, lag=0), closed(8, lag=10)
+    assert late.first[8:].mean() > soon.first[8:].mean() + 5 * soon.gaps.min()
+    assert late.first[:8].mean() == pytest.approx(soon.first[:8].mean())  # nobody was answered yet
+
+
+def test_passes_with_prompts_take_their_launches_in_addition():
+    replayed, launched = closed(1, eager=0.0), closed(1, eager=5e-3)
+    assert launched.first[0] - replayed.first[0] == pytest.approx(5e-3)
+    assert launched.gaps.mean() == pytest.approx(replayed.gaps.mean())
+
+
+def test_a_prompt_that_is_not_cut_waits_until_all_of_it_fits():
+    cut, whole = (closed(4, rounds=1, tokens=768, chunked=each) for each in (True, False))
+    assert (cut.passes, whole.passes) == (34, 35)
+    assert closed(4, rounds=1, tokens=500, chunked=False).passes == 35  # one always goes
+
+
+def test_lengths_are_drawn_between_the_shortest_and_the_given_one():
+    found = arriving(200, prompt=1000, output=100, hit=0.5, shortest=0.8)
+    assert min(each.prompt for each in found) == pytest.approx(800, abs=10)
+    assert max(each.prompt for each in found) <= 1000
+    assert all(each.cached == each.prompt // 2 for each in found)
+    with pytest.raises(UsageError, match="shortest"):
+        arriving(1, prompt=1, output=1, hit=0.0, shortest=0.0)

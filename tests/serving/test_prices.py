@@ -3,11 +3,13 @@ from dataclasses import replace
 import pytest
 
 from weft.collectives import FETCH_METHODS, fetch, fetch_platform
+from weft.cost import price
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.models.transformer import Piece
 from weft.models.transformer_step import build
 from weft.models.zoo import MODELS
+from weft.schedule import Cost
 from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.simulator import simulate
@@ -94,3 +96,54 @@ def test_ways_to_sum_that_do_not_apply_are_refused():
         Forward(LLAMA, MACHINE, "tree")
     with pytest.raises(UsageError, match="stay inside a node"):
         Forward(replace(LLAMA, tp=16), platform("mi300x-8x2"), "fused")
+
+
+def test_a_pass_has_layers_of_every_kind():
+    model, pieces = replace(MIXTRAL, layers=4), (Piece(8, 1, 1024),)
+    none, half, every = (
+        Forward(replace(model, dense_layers=n), MACHINE).seconds(pieces) for n in (4, 2, 0)
+    )
+    assert every > 1.1 * none
+    assert half == pytest.approx((none + every) / 2)
+    windowed, full = replace(LLAMA, layers=4, window=128), replace(LLAMA, layers=4)
+    long = (Piece(64, 1, 8192),)
+    short, mixed, whole = (
+        Forward(each, MACHINE).seconds(long)
+        for each in (windowed, replace(windowed, full_every=2), full)
+    )
+    assert mixed == pytest.approx((short + whole) / 2)
+
+
+def test_ranks_of_tp_compute_their_experts_on_all_tokens_and_sum_once():
+    model = replace(MIXTRAL, tp=8, ep=8, etp=1, layers=1, mode="prefill", batch=1)
+    ops = build("pass", model, 8, (Piece(16, 1, 64),)).steps[0].ops
+    (experts,) = (op.cost for op in ops if op.name == "experts" and op.cost)
+    assert experts.shape == (16, 4096, 14336, 2, 8, 1, 8, 0)
+    assert [op.name for op in ops if op.collective] == ["all_reduce"] * 2
+
+
+def test_experts_have_a_dtype_of_their_own():
+    model = replace(MODELS["gpt-oss-120b"], tp=1, math="bf16", expert_math="int4_wo")
+    ops = build("pass", replace(model, layers=1, batch=1, mode="prefill"), 1, (Piece(4, 1, 64),))
+    dtypes = {op.name: op.cost.dtype for op in ops.steps[0].ops if op.cost}
+    assert (dtypes["experts"], dtypes["qkv"], dtypes["head"]) == ("int4_wo", "bf16", "bf16")
+    assert weight_bytes(model) == pytest.approx(62e9, rel=0.05)
+
+
+def test_a_cache_in_fp8_has_twice_the_room_and_windows_take_none():
+    device = platform("h100-8").require_device()
+    wide, narrow = (kv_cache(replace(LLAMA, kv_dtype=each), device) for each in ("", "fp8"))
+    assert wide.token_bytes == 2 * narrow.token_bytes
+    half = kv_cache(replace(LLAMA, window=128, full_every=2), device)
+    assert half.token_bytes * 2 == wide.token_bytes
+
+
+def test_latent_attention_reads_its_keys_once():
+    device = platform("h100-8").require_device()
+    shape = 64, 16, 1, 8192, 576, 0, 2
+    once, twice = (
+        price(Cost("decode", (*shape, latent), "bf16"), device).seconds for latent in (1, 0)
+    )
+    assert 1.6 * once < twice
+    many = price(Cost("decode", (64, 128, *shape[2:], 1), "bf16"), device).seconds
+    assert many > 64 * 128 * 8192 * 576 * 4 / 990e12  # bound by products

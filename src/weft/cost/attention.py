@@ -48,13 +48,20 @@ _BACKWARD = 2.5  # products of the backward pass for each of the forward: arXiv 
 
 
 def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Price one new query for every sequence, over ``keys`` that are stored already."""
-    del recipe
+    """Price one new query for every sequence, over ``keys`` that are stored already.
+
+    ``latent`` keys are read once, as values are a part of them; all heads share them, so that
+    products may take longer than reading.
+    """
     window = columns["window"]
     keys = np.where(window > 0, np.minimum(columns["keys"], window), columns["keys"])
     groups = columns["batch"] * columns["kv_heads"]
-    bytes_of_keys = 2 * groups * keys * columns["head_dim"] * columns["kv_bytes"]
+    reads = np.where(columns["latent"] > 0, 1.0, 2.0)
+    bytes_of_keys = reads * groups * keys * columns["head_dim"] * columns["kv_bytes"]
     by_memory = bytes_of_keys / (device.memory_rated * law["memory"])
+    flops = 4 * columns["batch"] * columns["heads"] * keys * columns["head_dim"]
+    by_math = flops / (_LATENT_FLOPS * rated_flops(device, recipe.math))
+    by_memory = np.where(columns["latent"] > 0, np.maximum(by_memory, by_math), by_memory)
     rounds = np.maximum(groups / device.units, 1.0)
     queries = columns["heads"] / columns["kv_heads"]
     by_units = rounds * (law["start"] + law["head"] * queries)
@@ -64,6 +71,7 @@ def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -
     return seconds
 
 
+_LATENT_FLOPS = 0.66  # of the rated flops: FlashMLA, 660 TFLOP/s on H800 where products bound it
 _PART = 128.0  # keys that one workgroup takes: a page or two of a cache
 
 

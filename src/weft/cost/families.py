@@ -79,6 +79,7 @@ _ATTENTION = {
     "causal": 1.0,
     "window": 0.0,
     "kv_bytes": 2.0,
+    "latent": 0.0,
 }
 _DECODE = {
     "batch": REQUIRED,
@@ -88,6 +89,7 @@ _DECODE = {
     "head_dim": REQUIRED,
     "window": 0.0,
     "kv_bytes": 2.0,
+    "latent": 0.0,
 }
 _EXPERTS = {
     "tokens": REQUIRED,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 INTEGERS = ("int8", "uint8", "bool")
 MEASURED_RANGE = (0.93, 1.1)  # of what was measured on a device, on another machine of it
 _PCIE = 64e9  # bytes a second: switches of PCIe 5 and below, which do not reduce
+SIBLINGS = {"b200": "gb200", "gb200": "b200"}  # the same chip and links, in another machine
 _UNSEEN = 1.5  # power of a range where a library, or a network, of that kind was never measured
 
 
@@ -80,6 +81,15 @@ def library_price(
     if platform.num_nodes > 1 or _has_no_table(platform, kind, name):
         return _by_algorithms(platform, kind, nbytes, name, version)
     known, num_ranks = _library_on(platform, name), platform.num_ranks
+    if version is not None and (older := _measured_before(known, version)):
+        here = library_price(platform, kind, nbytes, name=name, version=older, dtype=dtype)
+        both = library(name, SIBLINGS[known.device])
+        now, then = (
+            law_seconds(_fit(both, kind, each, dtype, num_ranks), num_ranks, nbytes)
+            for each in (version, older)
+        )
+        note = f"{older} here, changed as {version} changes it on {both.device}"
+        return replace(here, seconds=here.seconds * now / then, note=note)
     fit = _fit(known, kind, version, dtype, num_ranks)
     slower = 1.0
     if known not in platform.libraries:
@@ -92,6 +102,17 @@ def library_price(
     low, high = (edge**wider for edge in MEASURED_RANGE)
     note = _note(known, fit, nbytes, num_ranks)
     return LibraryPrice(seconds, fit, known.basis, note, low, high)
+
+
+def _measured_before(known: Library, version: str) -> str:
+    """Return the newest version here that a sibling has as well as ``version``, "" for none."""
+    sibling = SIBLINGS.get(known.device, "")
+    if version in known.versions or sibling not in library_devices(known.name):
+        return ""
+    shared = library(known.name, sibling).versions
+    if version not in shared:
+        return ""
+    return next((each for each in reversed(known.versions) if each in shared), "")
 
 
 def own_seconds(platform: Platform, price: LibraryPrice) -> float:

@@ -81,7 +81,8 @@ def _as_decoded(cost: Cost) -> Cost:
     if cost.family != "attention" or len(cost.shape) < 6 or cost.shape[3] != 1:
         return cost
     batch, heads, kv_heads, _, keys, head_dim = cost.shape[:6]
-    return replace(cost, family="decode", shape=(batch, heads, kv_heads, keys, head_dim))
+    shape = batch, heads, kv_heads, keys, head_dim, *cost.shape[7:]
+    return replace(cost, family="decode", shape=shape)
 
 
 def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:

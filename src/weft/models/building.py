@@ -64,10 +64,11 @@ class Ops:
         flops: float = 0.0,
         nbytes: int = 0,
         after: After = -1,
+        dtype: str = "",
     ) -> int:
         """Add a kernel on the compute stream, behind ops ``after`` of other streams."""
         if family in _PRODUCTS:
-            dtype = self.math or self.dtype
+            dtype = dtype or self.math or self.dtype
         else:
             dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
         return self._computed(name, Cost(family, shape, dtype, flops, nbytes), after)

@@ -10,6 +10,10 @@ results are scattered before they go back (as Megatron's dispatcher does).
 
 DeepEP and HybridEP, the ``flex`` dispatcher, read tokens where they are and send each once to a
 rank, through one of its node. Copies for its experts are made behind the exchange.
+
+A server computes the experts of a rank in one kernel, which sorts tokens and adds up results. Ranks
+of tp all have the tokens, so each computes those of its experts and one sum over ranks ends the
+layer; ranks with requests of their own exchange tokens first.
 """
 
 from __future__ import annotations
@@ -47,9 +51,32 @@ class Experts:
     def forward(self) -> int:
         """Write the forward pass; return what has to be waited for, -1 for nothing."""
         layer, model = self._layer, self._model
+        if model.mode != "train":
+            return self._served()
         if model.shared_ffn:
             self._made.wait_for(layer.inner("shared up", "shared down", model.shared_ffn))
         return self._routed(backward=False)
+
+    def _served(self) -> int:
+        """Write the forward pass of a server; routed and shared experts are summed together."""
+        layer, model, made = self._layer, self._model, self._made
+        if model.shared_ffn:
+            layer.inner("shared up", "shared down", model.shared_ffn, summed=False)
+        made.gemm("router", layer.tokens, model.experts, model.hidden, dtype=model.dtype)
+        done = made.kernel("routing", "softmax", layer.tokens, model.experts)
+        sets = max(1, model.expert_tp * model.ep // model.tp)  # ranks with tokens of their own
+        exchanged = round(layer.tokens * model.topk * model.hidden * self._load) * made.item
+        if sets > 1:
+            done = made.collective("all_to_all", exchanged, "ep", after=done)
+        # Tokens ask for some experts more than for others; who holds them is spread over ranks.
+        shape = (
+            *(layer.tokens * sets, model.hidden, model.expert_width, model.topk, model.experts),
+            *(model.expert_tp, model.ep, int(model.ep == 1)),
+        )
+        done = made.kernel("experts", "moe", *shape, after=done, dtype=model.expert_math)
+        if sets > 1:
+            done = made.collective("all_to_all", exchanged, "ep", after=done)
+        return layer.reduce(model.hidden, done) if model.tp > 1 else done
 
     def backward(self) -> int:
         """Write the backward pass; return what has to be waited for, -1 for nothing."""
@@ -130,15 +157,10 @@ class Experts:
     def _computed(self, arrived: int, *, backward: bool) -> int:
         """Compute the experts of a rank on what has arrived.
 
-        A server computes them in one kernel, ``moe``, as measured of vLLM. Training keeps what
-        is between the products and runs those by the library of products.
+        Training keeps what is between the products and runs those by the library of products.
         """
         model, made = self._model, self._made
         inner = model.expert_width // model.expert_tp
-        if model.mode != "train":
-            tokens = self._layer.tokens * model.ep  # of all ranks that share the experts
-            sides = model.hidden, model.expert_width, model.topk, model.experts, model.tp, model.ep
-            return made.kernel("experts", "moe", tokens, *sides, after=arrived)
         routed, held = self._arriving, model.experts // model.ep
         # they come in the order of ranks, and leave in it; a rank copies tokens for its experts
         sorts = model.ep > 1 and (held > 1 or self._flex)

@@ -80,6 +80,7 @@ class Transformer:
     window: int = 0  # positions that a query sees, 0 for all
     full_every: int = 0  # every n-th layer sees all positions, 0 for none
     chunked: bool = False  # windows do not slide: a query sees its own chunk
+    kv_dtype: str = ""  # of cached keys and values, where it is not dtype
     qk_norm: bool = False  # queries and keys are normalized
     post_norm: bool = False  # results of attention and MLP are normalized too
     parallel_block: bool = False  # attention and MLP read the same normalized input
@@ -90,6 +91,7 @@ class Transformer:
     dense_layers: int = 0  # first layers without experts
     moe_every: int = 1  # every n-th layer has experts
     imbalance: float = 1.0  # tokens of the fullest expert over the mean
+    expert_math: str = ""  # dtype of the products of experts, where servers have another than math
     capacity: float = 0.0  # at most so many times the mean reach an expert, 0 for no limit
     dispatcher: str = "alltoall"  # or flex: a token goes once to each node and rank (DeepEP)
     ep_overlap: bool = False  # experts' exchange runs behind another micro batch's computation

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weft.hardware.dtypes import item_bytes
+from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.expert_layer import Experts
 from weft.models.transformer_layout import split
 
@@ -49,7 +49,7 @@ class Layer:
         """Write the forward pass of one micro batch, behind ``needed``."""
         model, made, width = self.model, self.made, self.model.hidden
         made.wait_for(*((needed,) if isinstance(needed, int) else needed))
-        made.kernel("norm", "norm", self.rows, width)
+        self._norm()
         self._queries_keys_values()
         self._positions("")
         self._attention(kind)
@@ -59,9 +59,14 @@ class Layer:
             made.moving("add", 3 * self.rows * width, after=done)
         else:
             self._added(self.row("projection", width, model.out_width))
-            made.kernel("norm", "norm", self.rows, width)
+            self._norm()
             done = self._experts.forward() if kind.experts else self._mlp()
         self._added(done)
+
+    def _norm(self) -> None:
+        """Normalize the residual; servers add to it in the same kernel, in twice the passes."""
+        passes = () if self.model.mode == "train" else (4,)
+        self.made.kernel("norm", "norm", self.rows, self.model.hidden, *passes)
 
     def _added(self, summed: int) -> None:
         """Add a result to the residual: dropped from and normalized before, if the model does."""
@@ -70,7 +75,8 @@ class Layer:
         self._dropped("")
         if self.model.post_norm:
             made.kernel("norm", "norm", self.rows, width)
-        made.moving("add", 3 * self.rows * width)
+        if self.model.mode == "train":
+            made.moving("add", 3 * self.rows * width)
 
     def backward(self, needed: After, kind: LayerKind) -> None:
         """Write its backward pass."""
@@ -258,6 +264,8 @@ class Layer:
             self.column("qkv", model.qkv_of(model.tp), model.hidden)
         else:
             wide, narrow = self._latent
+            if model.mode != "train":  # servers compress queries and keys in one product
+                narrow = [("qkv down", sum(n for _, n, _ in narrow), model.hidden)]
             for name, n, _ in narrow:
                 made.gemm(name, self.rows, n, model.hidden)
                 made.kernel("norm", "norm", self.rows, n)
@@ -390,7 +398,8 @@ class Layer:
         if model.chunked and queries == keys:
             many, keys = count * -(-keys // model.window), model.window
             return self._shape(many, keys, keys, causal=causal)
-        return (*self._shape(count, queries, keys, causal=causal), model.window)
+        shape = self._shape(count, queries, keys, causal=causal)
+        return (*shape[:7], model.window, *shape[8:])
 
     def _shape(
         self, count: int, queries: int, keys: int, *, causal: bool, shares: int = 1
@@ -402,8 +411,12 @@ class Layer:
         if model.kv_rank:
             dim = (model.qk_dim + model.value_dim) // 2  # as many products as both sides have
             if queries == 1:  # decoding reads the compressed keys, one head for all
-                kv, dim = 1, model.kv_rank + model.rope_dim // 2
-        return count, heads, kv, queries, keys, dim, int(causal)
+                kv, dim = 1, model.kv_rank + model.rope_dim
+        shape = count, heads, kv, queries, keys, dim, int(causal)
+        if model.mode == "train" or not (model.kv_rank or model.kv_dtype):
+            return shape
+        cached = int(item_bytes(model.kv_dtype or output_dtype(model.dtype)))
+        return (*shape, 0, cached, int(model.kv_rank > 0 and queries == 1))
 
     def _context_parallel(
         self, name: str, family: str, kind: LayerKind, *, backward: bool = False
@@ -471,11 +484,15 @@ class Layer:
     def _mlp(self, *, gathered: bool = False) -> int:
         return self.inner("up", "down", self.model.ffn, gathered=gathered)
 
-    def inner(self, up: str, down: str, width: int, *, gathered: bool = False) -> int:
+    def inner(
+        self, up: str, down: str, width: int, *, gathered: bool = False, summed: bool = True
+    ) -> int:
         """Write an MLP of that width; return the sum over ranks, -1 for none."""
         model, made, inner = self.model, self.made, width // self.model.tp
         self.column(up, inner * (2 if model.gated else 1), model.hidden, gathered=gathered)
         made.moving("activation", self.tokens * inner * (3 if model.gated else 2))
+        if not summed:
+            return self._product(down, model.hidden, inner)
         return self.row(down, model.hidden, inner)
 
     def _mlp_backward(self, *, summed: bool = True) -> int:

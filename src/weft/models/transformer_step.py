@@ -333,7 +333,9 @@ class Stage:
             made.wait_for(self._gather(self._by_group(self._end_weights)))
         if layer.scatters and model.mode == "train":
             made.wait_for(layer.gather(model.hidden, product=False))
-        done = made.gemm("head", self.scored, vocab, model.hidden)
+        # Quantized checkpoints keep the weights of the head as they were.
+        math = model.math if model.mode == "train" else model.dtype
+        done = made.gemm("head", self.scored, vocab, model.hidden, dtype=math)
         if model.mode == "train":
             if model.tp > 1:  # largest value, sum and the target's value of each token, in fp32
                 done = made.collective("all_reduce", 12 * self.scored, "tp", after=done)

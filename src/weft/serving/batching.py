@@ -40,10 +40,14 @@ class BatchLimits:
 
     ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
     what was answered; ``admission`` what it does for a request before its prompt is computed:
-    taking it in, cutting it into tokens. A server that is not ``mixed`` computes waiting prompts in
-    passes of their own, in which nobody gets a token. With ``concurrency`` a client keeps so many
-    requests in flight: the next comes when one is answered and ``client`` seconds have passed, in
-    the mean of a random time. That keeps requests of equal length from staying in step.
+    taking it in, cutting it into tokens. ``stream`` is what the process in front of the engine does
+    for every token, while passes go on: turning it into text and sending it. A request that comes
+    while others are answered is seen ``lag`` passes later. A pass with prompts is no graph that is
+    replayed: its launches keep the device waiting for ``eager``. A server that is not ``mixed``
+    computes waiting prompts in passes of their own, in which nobody gets a token; one that is not
+    ``chunked`` computes prompts whole. With ``concurrency`` a client keeps so many requests in
+    flight: the next comes when one is answered and ``client`` seconds have passed, in the mean of a
+    random time. That keeps requests of equal length from staying in step.
     """
 
     batch: int = 256
@@ -51,6 +55,10 @@ class BatchLimits:
     ahead: bool = False
     overhead: float = 0.0
     admission: float = 0.0
+    stream: float = 0.0
+    lag: float = 0.0
+    eager: float = 0.0
+    chunked: bool = True
     mixed: bool = True
     concurrency: int = 0
     client: float = 0.0
@@ -111,8 +119,9 @@ class _Run:
         device = engine.forward.platform.require_device()
         self.launch = device.host_launch + engine.limits.overhead
         self.seen = device.dma.sync if device.dma is not None else 0.0
-        self.host = self.device = self.copier = 0.0
+        self.host = self.device = self.copier = self.front = 0.0
         self.active: list[_Active] = []
+        self.pace = 0.0  # seconds from the start of a pass that only answers to the next
         self.held = 0  # tokens that have their place
         count = len(waiting)
         self.first, self.fetching = np.zeros(count), np.zeros(count)
@@ -138,7 +147,7 @@ class _Run:
             self.first,
             np.concatenate([*self.gaps, np.empty(0)]),
             self.fetching,
-            self.device - began,
+            self.front - began,
             self.tokens,
             self.computing,
             self.issuing,
@@ -165,7 +174,10 @@ class _Run:
     def _started(self, request: Request) -> _Active:
         """Admit a request; the copies of its blocks are handed out at once, one by one."""
         fetcher, cache = self.engine.fetcher, self.engine.cache
-        admitted = max(self.host, self.arrival[self.number] + self.engine.limits.admission)
+        limits = self.engine.limits
+        admitted = max(self.host, self.arrival[self.number] + limits.admission)
+        if self.active:
+            admitted += limits.lag * self.pace
         if not fetcher.fetches or not request.cached:
             return _Active(request, self.number, request.prompt, admitted)
         price = fetcher.price(cache.blocks(request.cached))
@@ -184,9 +196,14 @@ class _Run:
         if not self.engine.limits.mixed and any(each.left for each in ready):
             chosen = []
         budget -= len(chosen)
+        answers = len(chosen)
         for each in ready:
-            if each.left and budget:
+            if each.left and budget > 0:
                 part = min(each.left, budget)
+                if not self.engine.limits.chunked:
+                    if part < each.left and len(chosen) > answers:
+                        break
+                    part = each.left  # limits are set for one prompt at least
                 chosen.append((each, part))
                 budget -= part
         return chosen
@@ -195,13 +212,20 @@ class _Run:
         forward = self.engine.forward
         pieces = pieces_of(chosen)
         seconds = forward.seconds(pieces)
+        if any(each.left for each, _ in chosen):
+            seconds += self.engine.limits.eager
         start = max(self.host + self.launch, self.device)
         fetcher, slowdown = self.engine.fetcher, 1.0
         if self.copier > start:
             slowdown = forward.slowdown(pieces, fetcher.units, fetcher.rate)
         took = overlapped_seconds(seconds, slowdown, self.copier - start)
         alike = self._alike(chosen, start, took)
-        self.device = end_of_first = start + took
+        self.device = start + took
+        answers = sum(part >= each.left for each, part in chosen)
+        streaming = self.engine.limits.stream * answers
+        self.front = seen_first = max(self.front, self.device) + streaming
+        if not any(each.left for each, _ in chosen):
+            self.pace = took + self.launch
         self.computing += alike * took
         self.passes += alike
         # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
@@ -209,14 +233,16 @@ class _Run:
         for _ in range(alike - 1):
             start = max((start if ahead else self.device + self.seen) + self.launch, self.device)
             self.device = start + took
+            self.front = max(self.front, self.device) + streaming
         self.host = start if ahead else self.device + self.seen
         for each, part in chosen:
-            self._computed(each, part, alike, end_of_first)
+            self._computed(each, part, alike, seen_first)
         self.active = [each for each in self.active if each.answered < each.request.output]
 
     def _alike(self, chosen: list[tuple[_Active, int]], start: float, took: float) -> int:
         """Return how many passes follow that compute as much: all answer, and nobody comes."""
-        if len(chosen) < len(self.active) or any(each.left for each, _ in chosen):
+        later = [each.ready for each in self.active if each.ready > self.host]
+        if len(chosen) + len(later) < len(self.active) or any(each.left for each, _ in chosen):
             return 1
         left = min(each.request.output - each.answered for each, _ in chosen)
         mean = sum(each.context for each, _ in chosen) / len(chosen)
@@ -224,26 +250,28 @@ class _Run:
         coming = self.arrival[self.number :]
         room = len(self.active) < self.engine.limits.batch
         if room and len(coming) and np.isfinite(coming[0]):
-            until = min(until, int((coming[0] - start) / (took + self.launch)))
+            later.append(coming[0])
+        if later:
+            until = min(until, int((min(later) - start) / (took + self.launch)))
         return max(1, min(left, until))
 
-    def _computed(self, each: _Active, part: int, alike: int, end_of_first: float) -> None:
+    def _computed(self, each: _Active, part: int, alike: int, seen_first: float) -> None:
         if each.left:
             each.left -= part
             if each.left:
                 return
-            self.first[each.number] = self.device - self.arrival[each.number]
+            self.first[each.number] = self.front - self.arrival[each.number]
         else:
-            gaps = np.full(alike, (self.device - end_of_first) / max(1, alike - 1))
-            gaps[0] = end_of_first - each.last
+            gaps = np.full(alike, (self.front - seen_first) / max(1, alike - 1))
+            gaps[0] = seen_first - each.last
             self.gaps.append(gaps)
         each.answered += alike
-        each.last = self.device
+        each.last = self.front
         self.tokens += alike
         if each.answered == each.request.output:
             self.held -= each.request.tokens
             later = np.flatnonzero(np.isinf(self.arrival))[:1]
-            self.arrival[later] = self.device + self.pauses[later]
+            self.arrival[later] = self.front + self.pauses[later]
             self.arrival[self.number :].sort()
 
 
@@ -258,10 +286,21 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
     parts: dict[tuple[int, int], int] = {}
     for each, part in chosen:
         if each.left:
-            shape = part, each.context + part
+            queries = _near(part)
+            shape = queries, max(queries, _near(each.context + part))
             parts[shape] = parts.get(shape, 0) + 1
     found += [Piece(count, queries, keys) for (queries, keys), count in parts.items()]
     return tuple(found)
+
+
+def _near(tokens: int) -> int:
+    """Round long prompts by 3 % at most, so that few passes differ.
+
+    >>> [_near(n) for n in (100, 1020, 1928, 4001)]
+    [100, 1024, 1920, 3968]
+    """
+    step = 1 << max(0, tokens.bit_length() - 5)
+    return tokens if tokens < _CONTEXT else round(tokens / step) * step
 
 
 def overlapped_seconds(seconds: float, slowdown: float, copying: float) -> float:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
-from weft.hardware.dtypes import recipe_of
-from weft.models.building import ITEM_BYTES
+from weft.hardware.dtypes import item_bytes, recipe_of
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -32,23 +31,21 @@ class KvCache:
         return -(-tokens * self.token_bytes // self.block_bytes)
 
 
-def kv_cache(
-    model: Transformer, device: Device, block_bytes: int | None = None, *, narrow: bool = False
-) -> KvCache:
+def kv_cache(model: Transformer, device: Device, block_bytes: int | None = None) -> KvCache:
     """Lay out the cache of a model whose ``tp`` ranks share its heads.
 
-    A block is 16 tokens of the keys or of the values of one layer, if nobody says otherwise. A
-    ``narrow`` cache keeps them in one byte each. Latent attention keeps its compressed keys and
-    values whole on every rank.
+    A block is 16 tokens of the keys or of the values of one layer, if nobody says otherwise. Layers
+    with a window keep few tokens, which are left out. Latent attention keeps its compressed keys
+    and values whole on every rank.
     """
     if block_bytes is not None and block_bytes < 1:
         raise UsageError(f"a block of {block_bytes} bytes holds nothing", "Use 4KiB, say.")
     heads = max(1, (model.kv_heads or model.heads) // model.tp)
-    item = 1 if narrow else ITEM_BYTES[model.dtype]
+    item = int(item_bytes(model.kv_dtype or model.dtype))
     each = heads * model.head_dim * item
     if model.kv_rank:
         each = (model.kv_rank + model.rope_dim) * item // 2
-    token = 2 * model.layers * each
+    token = 2 * sum(kind.full for kind in model.kinds) * each or 2 * each  # a window holds few
     weights = weight_bytes(model)
     left = int(_USED * device.memory_bytes) - weights
     if left < token:
@@ -61,9 +58,9 @@ def kv_cache(
 
 
 def weight_bytes(model: Transformer) -> int:
-    """Bytes of weights that one rank holds."""
-    experts = max(1, model.experts // model.ep)
-    layer = model.attention_weights + experts * model.mlp_weights
-    whole = model.layers * layer + 2 * model.vocab * model.hidden
-    recipe = recipe_of(model.math or model.dtype)
-    return int(whole * recipe.weight) // model.tp
+    """Return the bytes of weights on one rank; the embedding and the head are not quantized."""
+    weights = [model.layer_weights(kind) for kind in model.kinds]
+    item, math = item_bytes(model.dtype), recipe_of(model.math or model.dtype).weight
+    expert = recipe_of(model.expert_math).weight if model.expert_math else math
+    layers = sum(math * each.dense + expert * each.expert for each in weights)
+    return int(layers + 2 * item * model.vocab_of_rank * model.hidden)

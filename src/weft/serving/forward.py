@@ -1,11 +1,12 @@
 """What one forward pass of a batch takes: prompts and single tokens together, over tp ranks.
 
-A pass is a step on the engine that all steps run on, and every layer takes the same. Nothing is
-added for the host, which replays a graph.
+A pass is a step on the engine that all steps run on. Layers of one kind (experts or none, a window
+or none) take the same. Nothing is added for the host, which replays a graph.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,13 +23,14 @@ from weft.step import NO_HOST, Collective, Execution, Op, StepEngine
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
-    from weft.models.transformer import Transformer
+    from weft.models.transformer import LayerKind, Transformer
     from weft.step import StepGraph, StepRun
 
 # How sums over the ranks of a layer are made: by a library's kernel; gathered by engines and
 # added up by a kernel; in the kernel of the product itself; by the fastest of them.
 REDUCTIONS = ("library", "dma", "fused", "auto")
 _SLICES = (8, 4, 2, 1)  # of a fused product, for each rank
+_FROM_MEMORY = 0.9  # share of the memory's rate that long reads reach
 _COPIER = "copy of blocks"  # a stream of its own
 
 
@@ -48,6 +50,7 @@ class Forward:
     platform: Platform
     reduction: str = "library"
     library: str = ""  # of collectives: a server's, or that of the platform
+    experts: float = 1.0  # what kernels of experts take over the measured ones
     prices: Prices = field(init=False)
     _known: dict[tuple[Piece, ...], float] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -67,8 +70,12 @@ class Forward:
     def seconds(self, pieces: tuple[Piece, ...]) -> float:
         """Return what a pass over these pieces takes."""
         if pieces not in self._known:
-            one, two = (self._run(pieces, layers).seconds for layers in (1, 2))
-            self._known[pieces] = one + (self.model.layers - 1) * (two - one)
+            total = ends = 0.0
+            for kind, count in Counter(self.model.kinds).items():
+                one, two = (self._run(pieces, layers, kind).seconds for layers in (1, 2))
+                total += count * (two - one)
+                ends = 2 * one - two
+            self._known[pieces] = total + ends
         return self._known[pieces]
 
     def slowdown(self, pieces: tuple[Piece, ...], units: int, rate: float) -> float:
@@ -80,16 +87,30 @@ class Forward:
             return 1.0
         key = pieces, units
         if key not in self._slowdowns:
-            alone = self._run(pieces, 1).seconds
+            kind = self.model.kinds[-1]
+            alone = self._run(pieces, 1, kind).seconds
             copy = _Copy(units, 2 * alone, rate)
-            self._slowdowns[key] = self._end_of_pass(self._run(pieces, 1, copy)) / alone
+            self._slowdowns[key] = self._end_of_pass(self._run(pieces, 1, kind, copy)) / alone
         return self._slowdowns[key]
 
-    def _run(self, pieces: tuple[Piece, ...], layers: int, copy: _Copy | None = None) -> StepRun:
-        """Simulate a pass over so many layers, with a kernel that copies on another stream."""
-        model = replace(self.model, layers=layers, mode="prefill", batch=self._replicas)
+    def _run(
+        self, pieces: tuple[Piece, ...], layers: int, kind: LayerKind, copy: _Copy | None = None
+    ) -> StepRun:
+        """Simulate a pass over layers of one kind, with a kernel that copies on another stream."""
+        model = replace(
+            self.model,
+            layers=layers,
+            dense_layers=0 if kind.experts else layers,
+            moe_every=1,
+            window=0 if kind.full else self.model.window,
+            full_every=0,
+            mode="prefill",
+            batch=self._replicas,
+        )
         graph = build("pass", model, self.platform.num_ranks, pieces)
         (step,) = graph.steps
+        step = replace(step, ops=tuple(map(self._scaled, step.ops)))
+        graph = replace(graph, steps=(step,))
         executions = {
             (0, n): Execution(self._collective_seconds(op.collective, step.ops[n - 1], graph))
             for n, op in enumerate(step.ops)
@@ -105,6 +126,22 @@ class Forward:
             )
             executions[0, len(step.ops)] = Execution(copy.seconds, copy.units)
         return StepEngine(graph, self.platform, self.prices, host=NO_HOST).run(executions)
+
+    def _scaled(self, op: Op) -> Op:
+        """Scale kernels of experts by the server's, and decoding to what memory gives at least.
+
+        Sequences of a benchmark share pages, which a cache gives faster than memory; those of a
+        server have keys of their own.
+        """
+        cost, scale = op.cost, 1.0
+        if cost is not None and cost.family == "moe":
+            scale = self.experts
+        elif cost is not None and cost.family == "attention" and cost.shape[3] == 1:
+            count, _, heads, _, keys, dim, _, _, item, latent = (*cost.shape, 0, 2, 0)[:10]
+            nbytes = (1 if latent else 2) * count * heads * keys * dim * item
+            least = nbytes / (_FROM_MEMORY * self.platform.require_device().memory_rated)
+            scale = max(1.0, least / self.prices.kernel(cost))
+        return op if cost is None or scale == 1.0 else replace(op, cost=replace(cost, scale=scale))
 
     @staticmethod
     def _end_of_pass(run: StepRun) -> float:

@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many requests, all alike; ``rate`` a second, and how much of a prompt is cached."""
+    """So many requests, ``rate`` a second, and how much of a prompt is cached.
+
+    Their lengths are the given ones, or ``shortest`` times these and more.
+    """
 
     count: int
     prompt: int
     output: int
     hit: float
     rate: float
+    shortest: float = 1.0
     seed: int = 0
 
     def requests(self) -> list[Request]:
@@ -43,6 +47,7 @@ class Load:
             output=self.output,
             hit=self.hit,
             rate=self.rate,
+            shortest=self.shortest,
             seed=self.seed,
         )
 
@@ -110,14 +115,13 @@ class Question:
                 "weights of a server lie whole in each stage: pp and fsdp are not served",
                 "Use --set tp=8, and --set ep=.. for experts.",
             )
-        library = self.server.name if self.server else ""
-        return Forward(model, self.platform.resized(num_ranks), self.reduction, library)
+        library, experts = (self.server.name, self.server.experts) if self.server else ("", 1.0)
+        platform = self.platform.resized(num_ranks)
+        return Forward(model, platform, self.reduction, library, experts)
 
     @cached_property
     def _cache(self) -> KvCache:
-        narrow = self.server is not None and self.server.narrow_cache and "fp8" in self.model.math
-        device = self.platform.require_device()
-        return kv_cache(self.model, device, self.block_bytes, narrow=narrow)
+        return kv_cache(self.model, self.platform.require_device(), self.block_bytes)
 
     def _fetcher(self, name: str) -> Fetcher:
         known = self._fetchers

@@ -26,11 +26,19 @@ class Request:
 
 
 def arriving(
-    count: int, *, prompt: int, output: int, hit: float, rate: float = math.inf, seed: int = 0
+    count: int,
+    *,
+    prompt: int,
+    output: int,
+    hit: float,
+    rate: float = math.inf,
+    shortest: float = 1.0,
+    seed: int = 0,
 ) -> list[Request]:
     """Make ``count`` requests that come by chance, ``rate`` a second; endless: all at once.
 
-    At least one token of a prompt is computed: the first answer needs the output of the last one.
+    Prompts and answers are of any length between ``shortest`` of the given ones and those. At
+    least one token of a prompt is computed: the first answer needs the output of the last one.
     """
     if count < 1 or prompt < 1 or output < 1:
         raise UsageError(
@@ -43,7 +51,14 @@ def arriving(
         raise UsageError(
             f"{rate:g} requests a second never come", "Use more than 0, or none for all at once."
         )
-    gaps = np.random.default_rng(seed).exponential(1.0, count)
+    if not 0.0 < shortest <= 1.0:
+        raise UsageError(f"shortest: must be above 0 and at most 1 (got {shortest:g})")
+    chance = np.random.default_rng(seed)
+    gaps = chance.exponential(1.0, count)
     gaps[0] = 0.0
-    cached = min(int(hit * prompt), prompt - 1)
-    return [Request(at, prompt, cached, output) for at in (np.cumsum(gaps) / rate).tolist()]
+    lengths = np.ceil(chance.uniform(shortest, 1.0, (count, 2)) * (prompt, output)).astype(int)
+    arrivals = (np.cumsum(gaps) / rate).tolist()
+    return [
+        Request(at, length, min(int(hit * length), length - 1), answer)
+        for at, (length, answer) in zip(arrivals, lengths.tolist(), strict=True)
+    ]

@@ -8,6 +8,7 @@ was measured (``catalogue/libraries``).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,48 +21,77 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server with its default settings.
+    """A server with its default settings, from a version on.
 
-    ``tokens`` of a pass at most; a ``mixed`` server computes parts of prompts in the same pass as
-    answers, another one waiting prompts first. ``overhead`` passes on the host between two passes.
-    ``narrow_cache``: keys and values of a model in fp8 are kept in fp8 as well.
+    ``tokens`` of a pass at most; a ``mixed`` server computes prompts in the same pass as answers,
+    another one waiting prompts first; one that is not ``chunked`` computes a prompt in one pass.
+    ``overhead`` passes on the host between two passes, ``stream`` for every token in the process
+    that sends it; a request is seen ``lag`` passes after it came; launches of a pass with prompts
+    take ``eager`` a layer. ``experts``: what its kernel of experts takes over the measured one of
+    vLLM. ``narrow_cache``: keys and values of a model in fp8 are kept in fp8 as well.
     """
 
     name: str
+    since: tuple[int, ...]
     tokens: int
     mixed: bool
     overhead: float
+    stream: float = 0.0
+    lag: float = 0.0
+    eager: float = 0.0
+    experts: float = 1.0
+    chunked: bool = True
     narrow_cache: bool = False
 
-    def limits(self, *, batch: int, concurrency: int = 0) -> BatchLimits:
-        """Return how it makes up batches of so many requests at most."""
+    def limits(self, layers: int, *, batch: int, concurrency: int = 0) -> BatchLimits:
+        """Return how it makes up batches of so many requests at most, for so many layers."""
         return BatchLimits(
             batch=batch,
             tokens=max(self.tokens, batch),
             overhead=self.overhead,
+            stream=self.stream,
+            lag=self.lag,
+            eager=self.eager * layers,
             mixed=self.mixed,
+            chunked=self.chunked,
             concurrency=concurrency,
         )
 
     def served(self, model: Transformer) -> Transformer:
         """Return the model as it computes it: the kernel before a product in fp8 quantizes."""
+        if self.narrow_cache and "fp8" in model.math:
+            model = replace(model, kv_dtype=model.kv_dtype or "fp8")
         return replace(model, math="fp8_fused") if model.math in ("fp8", "fp8_static") else model
 
 
-# ``tokens`` and ``mixed`` are defaults of the servers: max_num_batched_tokens of vLLM's engine V1,
-# chunked_prefill_size of SGLang, which computes prompts in passes of their own, max_num_tokens of
-# TensorRT-LLM. ``overhead`` is fitted to Qwen3-32B on H100 (validation/serving.py): 0 for SGLang,
-# whose scheduler runs while the device computes.
+# ``tokens``, ``mixed`` and ``chunked`` are defaults of the servers on H100 and H200:
+# max_num_batched_tokens of vLLM's engine V1, chunked_prefill_size of SGLang, which computes prompts
+# in passes of their own, max_num_tokens of TensorRT-LLM, which computes a prompt whole. vLLM
+# schedules the next pass while one runs from 0.14 on, SGLang and TensorRT-LLM always. The other
+# numbers are fitted to four models (validation/splits.py): docs/serve.md says which to which rows.
 _TABLE = (
-    Server("vllm", 2048, mixed=True, overhead=1.5e-3),
-    Server("sglang", 8192, mixed=False, overhead=0.0),
-    Server("trtllm", 8192, mixed=True, overhead=1.0e-3, narrow_cache=True),
-)
+    Server("vllm", (), 8192, mixed=True, overhead=1.5e-3),
+    Server("vllm", (0, 14), 8192, mixed=True, overhead=0.1e-3, lag=5),
+    Server("sglang", (), 8192, mixed=False, overhead=0.0, stream=50e-6, experts=0.8),
+    Server("sglang", (0, 5, 9), 8192, mixed=False, overhead=0.0, stream=50e-6, lag=8, experts=0.8),
+    Server(
+        "trtllm", (), 8192, mixed=True, chunked=False, overhead=1.0e-3, stream=100e-6,
+        eager=0.27e-3, narrow_cache=True,
+    ),
+    Server(
+        "trtllm", (1, 1), 8192, mixed=True, chunked=False, overhead=1.0e-3, stream=100e-6,
+        eager=0.27e-3, lag=12, narrow_cache=True,
+    ),
+)  # fmt: skip
 SERVERS = {server.name: server for server in _TABLE}
 
 
-def find_server(name: str) -> Server:
-    """Return a server by its name."""
+def find_server(name: str, version: str = "") -> Server:
+    """Return a server by its name, the newest or that of a version, also as ``vllm@0.12``."""
+    name, _, given = name.partition("@")
     if name not in SERVERS:
         raise UnknownNameError(f"no server is called {name!r}", nearest(name, tuple(SERVERS)))
-    return SERVERS[name]
+    asked = tuple(int(number) for number in re.findall(r"\d+", version or given)[:3])
+    if not asked:
+        return SERVERS[name]
+    return [each for each in _TABLE if each.name == name and each.since <= asked][-1]

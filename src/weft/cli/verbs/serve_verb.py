@@ -108,14 +108,14 @@ def serve(
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
-    load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
+    load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed=seed)
     limits = BatchLimits(
         batch, tokens, ahead, parse_time(overhead), concurrency=max(0, concurrency)
     )
     found = find_server(server) if server is not None else None
     if found is not None:
         shape = found.served(shape)
-        limits = found.limits(batch=batch, concurrency=max(0, concurrency))
+        limits = found.limits(shape.layers, batch=batch, concurrency=max(0, concurrency))
         load = replace(load, hit=hit if fetch != "all" else 0.0)
     question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
     methods = ["recompute"] if found and fetch == "all" else names(fetch, FETCHES, "--fetch")
