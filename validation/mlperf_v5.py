@@ -65,14 +65,15 @@ def _rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
             if benchmark != "bert" and not row["tp"]:
                 continue
             ranks = int(row["num_gpus"])
-            machine = _machine(row["accelerator"], ranks)
+            machine = submitted_machine(row["accelerator"], ranks)
             job = Job(benchmark, _MODELS[benchmark](row), ranks, (), "mlperf")
             found = predict_job(job, machine, anyway=True)
             part = f"{row['accelerator']} {ranks}"
             yield StepRow.of(part, row["submitter"], float(row["step_seconds"]), found)
 
 
-def _405b(row: dict[str, str]) -> Transformer:
+def model_405b(row: dict[str, str]) -> Transformer:
+    """Return Llama 3.1 405B with the layout of a row."""
     return replace(
         MODELS["llama-405b"],
         batch=int(row["global_batch"]),
@@ -115,10 +116,11 @@ def _bert(row: dict[str, str]) -> Transformer:
     return replace(MODELS["bert-large"], batch=batch, seq=256, scored=76, dtype="fp16")
 
 
-_MODELS = {"llama31_405b": _405b, "llama2_70b_lora": _lora, "bert": _bert}
+_MODELS = {"llama31_405b": model_405b, "llama2_70b_lora": _lora, "bert": _bert}
 
 
-def _machine(device: str, ranks: int) -> Platform:
+def submitted_machine(device: str, ranks: int) -> Platform:
+    """Return the machine of a submission: nodes of eight, or racks."""
     if device == "GB200":
         size = _WHOLE_RACK if ranks % _WHOLE_RACK == 0 else _RACK
         rack = platform("gb200-nvl72").resized(min(ranks, size))

@@ -238,8 +238,8 @@ def test_dualpipe_passes_every_micro_batch_up_or_down(half, more, data):
     assert late["input"] == late["weight"]  # in the order in which they were put off
     place = {(p.part, *p[1:]): number for number, p in enumerate(order)}
     for micro, chunk in every:
-        whole = ("backward", micro, chunk)
-        back = place.get(whole, place.get(("input", micro, chunk), -1))
+        late_one = place.get(("input", micro, chunk), -1)
+        back = place.get(("backward", micro, chunk), late_one)
         assert place["forward", micro, chunk] < back
         assert back <= place.get(("weight", micro, chunk), back)
 
@@ -247,7 +247,8 @@ def test_dualpipe_passes_every_micro_batch_up_or_down(half, more, data):
 def dual_seconds(num_stages, num_micro, seconds):
     """Run DualPipe without communication; return when it ends and how long each stage computes."""
     orders = [dual_passes(num_stages, stage, num_micro) for stage in range(num_stages)]
-    ended, clock, busy = {}, [0.0] * num_stages, [0.0] * num_stages
+    ended: dict[tuple[object, ...], float] = {}
+    clock, busy = [0.0] * num_stages, [0.0] * num_stages
     while any(orders):
         before = sum(map(len, orders))
         for stage, order in enumerate(orders):
@@ -264,8 +265,9 @@ def dual_seconds(num_stages, num_micro, seconds):
             clock[stage] = max(clock[stage], *(ended[each] for each in needed), 0.0) + takes
             busy[stage] += takes
             for each in group:
+                key = (each.forward, stage, *each[1:])
                 if each.part != "weight":
-                    ended[(each.forward, stage, *each[1:])] = clock[stage]
+                    ended[key] = clock[stage]
         assert sum(map(len, orders)) < before, "stages wait for each other"
     return max(clock), busy
 

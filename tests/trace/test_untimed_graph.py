@@ -10,7 +10,7 @@ from weft.cli.app import app
 from weft.errors import UsageError
 from weft.step import check
 from weft.trace.formats.graph import Graph, GraphNode
-from weft.trace.formats.reading import read_any
+from weft.trace.formats.reading import read_untimed
 from weft.trace.recorded.untimed_graph import step_of_graph
 
 GPU = "cuda:0"
@@ -67,8 +67,14 @@ def path(tmp_path):
     return found
 
 
+def step_of(path, num_ranks):
+    graph = read_untimed(path)
+    assert graph is not None
+    return step_of_graph(graph, num_ranks)
+
+
 def test_a_graph_without_times_is_one_iteration_of_its_outermost_kernels(path):
-    step = step_of_graph(read_any(path), 2)
+    step = step_of(path, 2)
     check(step)
     ops = step.steps[0].ops
     names = ["aten::mm", "mine::op", "aten::mm", "all_reduce", "aten::mul", "aten::_foreach_add_"]
@@ -82,18 +88,18 @@ def test_a_graph_without_times_is_one_iteration_of_its_outermost_kernels(path):
 
 
 def test_what_uses_reduced_gradients_waits_for_them_and_nothing_else_does(path):
-    ops = step_of_graph(read_any(path), 2).steps[0].ops
+    ops = step_of(path, 2).steps[0].ops
     assert [op.after for op in ops] == [(), (), (), (2,), (), (3,)]
 
 
 def test_ops_that_no_cost_is_known_of_are_named(path):
-    (unknown,) = step_of_graph(read_any(path), 2).unsupported
+    (unknown,) = step_of(path, 2).unsupported
     assert (unknown.name, unknown.count, unknown.nbytes) == ("mine::op", 1, 2 * 4 * 512 * 1024)
 
 
 def test_a_group_that_is_larger_than_the_job_is_refused(path):
     with pytest.raises(UsageError, match="all_reduce of 2 ranks"):
-        step_of_graph(read_any(path), 1)
+        step_of(path, 1)
 
 
 @pytest.mark.parametrize("verb", ["predict", "plan"])
@@ -146,7 +152,7 @@ def test_a_graph_that_says_nothing_of_its_work_is_refused():
 def test_recorded_graphs_have_their_convolutions_and_sums(
     data, name, num_ranks, kernels, collectives
 ):
-    step = step_of_graph(read_any(data / name), num_ranks)
+    step = step_of(data / name, num_ranks)
     check(step)
     forward = [op for op in step.ops() if op.phase == "forward"]
     assert sum(op.name == "aten::cudnn_convolution" for op in forward) == kernels

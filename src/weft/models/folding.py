@@ -215,11 +215,11 @@ class Folding:
         families = {name: max(0.0, seconds) for name, seconds in found.families.items()}
         return PassCost(families, max(0.0, found.exposed), more.what)
 
-    def _run(self, like: Stage, groups: list[tuple[Pass, ...]], count: int) -> PassCost:
+    def _run(self, like: Stage, rounds: list[tuple[Pass, ...]], count: int) -> PassCost:
         """Run rounds of passes by themselves."""
         stage = Stage(self.model, Layout(self.model, self.num_ranks), like.stage)
         for micro in range(count):
-            for group in groups:
+            for group in rounds:
                 stage.write_group([each._replace(micro=micro) for each in group], alone=True)
         block = self.num_ranks // self.model.pp
         groups = {n: g for n, g in stage.layout.groups.items() if n not in _APART}
