@@ -89,9 +89,14 @@ def fitted(study: Study, law: Mapping[str, float] | None = None) -> KernelFit:
 
 
 def fitted_to_all(studies: Sequence[Study]) -> KernelFit:
-    """Fit one law to several devices; its error and range are of devices that were left out."""
-    law = law_of(studies, SHARED_ROWS)
-    left = np.concatenate([unexplained(each, law) for each in studies])
+    """Fit one law to several devices; its error and range are of devices that were left out.
+
+    Libraries of vendors differ more than their devices do: it is the law of NVIDIA's devices, if
+    there are some. Devices of AMD are capped by what they achieve, or priced by one that is alike.
+    """
+    own = [each for each in studies if each.device.vendor == "NVIDIA"] or studies
+    law = law_of(own, SHARED_ROWS)
+    left = np.concatenate([unexplained(each, law) for each in own])
     unseen = devices_left_out(studies)
     apart = np.concatenate(list(unseen.values())) if unseen else None
     low, high = _ALONE if apart is None else np.exp(np.quantile(apart, (0.1, 0.9)))
@@ -119,12 +124,16 @@ def devices_left_out(studies: Sequence[Study]) -> dict[str, Floats]:
     """Return what is left of each device by a law that was fitted to the others alone."""
     if len(studies) == 1:
         return {}
-    return {
-        each.device.name: unexplained(each, law_of(without(studies, each), SHARED_ROWS))
-        for each in studies
-    }
+    found = {}
+    for name in dict.fromkeys(each.device.name for each in studies):
+        mine = [each for each in studies if each.device.name == name]
+        law = law_of(without(studies, mine[0]), SHARED_ROWS)
+        found[name] = np.concatenate([unexplained(each, law) for each in mine])
+    return found
 
 
 def without(studies: Iterable[Study], left_out: Study) -> list[Study]:
-    """Return the studies of the other devices."""
-    return [each for each in studies if each.device.name != left_out.device.name]
+    """Return the studies of the other devices of the same vendor, or of all if it has no other."""
+    others = [each for each in studies if each.device.name != left_out.device.name]
+    same = [each for each in others if each.device.vendor == left_out.device.vendor]
+    return same or others

@@ -6,9 +6,9 @@ import pytest
 from weft.cost.moe import moe_seconds, routing
 from weft.hardware import platform
 from weft.hardware.dtypes import RECIPES
-from weft.hardware.kernel_fits import find_fit
+from weft.hardware.kernel_fits import device_fits
 
-LAW = find_fit("h100", "moe", "bf16").law
+LAW = {fit.dtype: fit.law for fit in device_fits("h100").fits if fit.family == "moe"}["bf16"]
 
 
 def layer(tokens, **given):
