@@ -19,15 +19,16 @@ HOSTS = {
     "three by two": ((0, 1), (2, 3), (4, 5)),
 }
 SIZES = (1200, SMALL + 1, 1_600_000)
-KINDS = ("all_reduce", "broadcast", "all_gather")
+KINDS = ("all_reduce", "broadcast", "all_gather", "reduce", "reduce_scatter")
+ROOTED = ("broadcast", "reduce")
 ROOT = 1
 
 
 def build(kind: str, hosts: str, size: int) -> Schedule:
-    leaders = HostLeaders(HOSTS[hosts], ROOT if kind == "broadcast" else -1)
+    leaders = HostLeaders(HOSTS[hosts], ROOT if kind in ROOTED else -1)
     if kind == "broadcast":
         return host_leaders.broadcast(leaders, size, 64 << 10)
-    if kind == "all_gather":
+    if kind in ("all_gather", "reduce_scatter"):
         size -= size % leaders.num_ranks
     made: Schedule = getattr(host_leaders, kind)(leaders, size)
     return made
@@ -61,6 +62,5 @@ def test_bytes_are_sent_to_another_host_once(kind):
             and host_of[place.rank] != host_of[as_int(command.dst.rank)]
         )
         n = len(HOSTS[hosts])
-        total = {"broadcast": (n - 1) * size, "all_reduce": 2 * (n - 1) * size}
-        gathered = (n - 1) * (size - size % schedule.num_ranks)
-        assert sent == total.get(kind, gathered)
+        whole = size if kind in (*ROOTED, "all_reduce") else size - size % schedule.num_ranks
+        assert sent == (n - 1) * whole * (2 if kind == "all_reduce" else 1)

@@ -39,6 +39,8 @@ CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "small all_reduce": (host_leaders.all_reduce, -1, {"dtype": "float32", "op": "sum"}),
     "broadcast": (host_leaders.broadcast, 1, {"piece": 64 << 10}),
     "all_gather": (host_leaders.all_gather, -1, {}),
+    "reduce": (host_leaders.reduce, 1, {"dtype": "float32", "op": "sum"}),
+    "reduce_scatter": (host_leaders.reduce_scatter, -1, {"dtype": "float32", "op": "sum"}),
 }
 
 
@@ -53,6 +55,8 @@ def executed_with_times() -> dict[str, tuple[Schedule, list[tuple[int, int, int]
         tensors = {"data": torch.ones(count)}
         if name == "all_gather":
             tensors = {"in": torch.ones(count), "out": torch.empty(len(HOSTS) * count)}
+        if name == "reduce_scatter":
+            tensors = {"out": torch.empty(count), "in": torch.ones(len(HOSTS) * count)}
         *_, last = tensors.values()
         program = topology.nic_queues.prepare(build, last.nbytes, root, **options)
         buffers = {key: tensor.view(torch.uint8) for key, tensor in tensors.items()}
@@ -62,8 +66,10 @@ def executed_with_times() -> dict[str, tuple[Schedule, list[tuple[int, int, int]
         with topology.session(name, last.nbytes) as session:
             program.run(channel.world, session, buffers, torch.float32, times)
         found[name] = program.schedule, rows_with_times(program, dist.get_rank(), times)
-        want = {"broadcast": 1.0, "all_gather": 1.0}.get(name, float(len(HOSTS)))
-        assert torch.equal(last, torch.full_like(last, want)), name
+        result = tensors.get("out", last)
+        unchanged = name == "reduce" and dist.get_rank() != root
+        want = 1.0 if unchanged or name in ("broadcast", "all_gather") else float(len(HOSTS))
+        assert torch.equal(result, torch.full_like(result, want)), name
     return found
 
 

@@ -15,8 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.collectives import pull
-from weft.collectives.parts import ITEM_BYTES, Chunks, divided, in_out, in_place, own, signal, wait
+from weft.collectives import direct, pull
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    only_on,
+    own,
+    signal,
+    wait,
+)
 from weft.schedule import (
     SELF,
     Buffer,
@@ -47,7 +57,7 @@ if TYPE_CHECKING:
 
     from weft.collectives.parts import Items
     from weft.schedule import Command
-    from weft.schedule.values import Value
+    from weft.schedule.values import RankValue, Value
 
 CHUNK = 256 << 10  # bytes: with 8 of them in flight Gloo reaches 1.07x the line rate of 1 Gbit/s
 # To a host with one rank, which shares no chunks: fewer context switches during a GEMM.
@@ -63,7 +73,12 @@ READY = 0  # the flag of host h is READY + h
 
 def by_pull(kind: str, num_ranks: int, nbytes: int, **options: int | str) -> Schedule:
     """Build what a host does by itself, in shared memory."""
-    build = {"reduce": pull.reduce, "broadcast": pull.broadcast, "all_gather": pull.all_gather}
+    build: dict[str, Callable[..., Schedule]] = {
+        "reduce": pull.reduce,
+        "broadcast": pull.broadcast,
+        "all_gather": pull.all_gather,
+        "scatter": direct.scatter,
+    }
     return build[kind](num_ranks, nbytes, **options)
 
 
@@ -125,14 +140,29 @@ class HostLeaders:
         root = self.ranks[host].index(self.leaders[host])
         return self.call(host, "broadcast", number, nbytes, ("data", buffer, start), root=root)
 
-    def reduce(self, host: int, number: int, start: int, nbytes: int, dtype: str, op: str) -> Items:
-        """Return the reduction of ``data`` inside a host, in place on the leader."""
+    def reduce(
+        self,
+        host: int,
+        number: int,
+        x: tuple[str, int, int],
+        dtype: str,
+        op: str,
+        to: tuple[str, int] | None = None,
+    ) -> tuple[Items, Slice]:
+        """Return the reduction of a slice inside a host, and where the leader has its result.
+
+        That is ``to``, by default the slice itself; a lone rank moves nothing without a reason.
+        """
+        buffer, start, nbytes = x
+        into, at = to or (buffer, start)
+        source, result = own(buffer, start, nbytes), own(into, at, nbytes)
+        if len(self.ranks[host]) == 1:
+            scales = op.startswith("premul:")
+            return ((Reduce((source,), result, dtype, op),), result) if scales else ((), source)
         root = self.ranks[host].index(self.leaders[host])
-        if len(self.ranks[host]) == 1 and op.startswith("premul:"):
-            x = own("data", start, nbytes)
-            return (Reduce((x,), x, dtype, op),)
-        mapped = ("in", "data", start), ("out", "data", start)
-        return self.call(host, "reduce", number, nbytes, *mapped, root=root, dtype=dtype, op=op)
+        mapped = ("in", buffer, start), ("out", into, at)
+        items = self.call(host, "reduce", number, nbytes, *mapped, root=root, dtype=dtype, op=op)
+        return items, result
 
     def grants(self) -> Repeat:
         """Return the grant of one write to every other leader."""
@@ -207,7 +237,7 @@ def _all_reduce_at_once(hosts: HostLeaders, nbytes: int, dtype: str, op: str) ->
         parts = [own("parts", other * nbytes, nbytes) for other in range(n)]
         parts[host] = whole
         stream = (
-            *hosts.reduce(host, 0, 0, nbytes, dtype, inside),
+            *hosts.reduce(host, 0, ("data", 0, nbytes), dtype, inside)[0],
             Launch(((Copy(whole, sent),),)),  # the sum of all may come before this one is sent
             signal(SELF, reduced),
             hosts.from_others(part, 1),
@@ -242,7 +272,7 @@ def _all_reduce_in_parts(hosts: HostLeaders, nbytes: int, dtype: str, op: str) -
         def scatter_parts(block: int) -> None:
             start, size = blocks[block]
             slot = plus(_of(0, Index(hosts.group), room), block % SLOTS * n * room)
-            stream.append(hosts.reduce(host, block, start, size, dtype, inside))
+            stream.append(hosts.reduce(host, block, ("data", start, size), dtype, inside)[0])
             stream.append((signal(SELF, reduced),))
             sends = hosts.to_others(
                 lambda there: here(block, there), lambda _: ("parts", slot), part, len(nic) + 1
@@ -275,6 +305,111 @@ def _all_reduce_in_parts(hosts: HostLeaders, nbytes: int, dtype: str, op: str) -
 
     buffers = (in_place(nbytes), Buffer("parts", min(SLOTS, len(blocks)) * n * room))
     return hosts.schedule("leaders all_reduce", leader, buffers, 3 * n + 2)
+
+
+def reduce(hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
+    """Build: reduce inside every host, then on the root; the data of others stay unchanged."""
+    n, first = hosts.num, hosts.leaders.index(hosts.root)
+    part, reduced, added = n, 2 * n, 2 * n + 1
+    inside, between = _steps(op)
+    blocks = list(cut(nbytes, chunk_bytes(nbytes)))
+    room = blocks[0][1] if blocks else 0
+
+    def slot(block: int, host: int, size: int, rank: RankValue = SELF) -> Slice:
+        return Slice(rank, "parts", (block % SLOTS * n + host) * room, size)
+
+    def leader(host: int) -> tuple[Items, Items]:
+        stream: list[Items] = []
+        nic: list[Items] = []
+
+        def send(block: int) -> None:
+            x = ("data", *blocks[block])
+            to = None if host == first else ("partial", blocks[block][0])
+            items, result = hosts.reduce(host, block, x, dtype, inside, to)
+            stream.append(items)
+            if host == first:
+                free = (wait(added, block - SLOTS + 1),) if block >= SLOTS else ()
+                nic.append((*free, hosts.grants()))
+                return
+            stream.append((signal(SELF, reduced),))
+            copy = Copy(result, slot(block, host, blocks[block][1], hosts.root))
+            sent = signal(hosts.root, part + host)
+            nic.append((wait(reduced, block + 1), wait(READY + first, block + 1), copy, sent))
+
+        def add(block: int) -> None:
+            if host == first:
+                start, size = blocks[block]
+                mine = own("data", start, size)
+                parts = [slot(block, other, size) for other in range(n)]
+                parts[host] = mine
+                total = Reduce(tuple(parts), mine, dtype, between)
+                done = (*_divided(op, dtype, mine, size), signal(SELF, added))
+                stream.append((hosts.from_others(part, block + 1), total, *done))
+
+        pipelined(len(blocks), (send, add))
+        return sum(stream, ()), sum(nic, ())
+
+    partial = tuple(
+        nbytes if rank in hosts.leaders and rank != hosts.root else 0
+        for rank in range(hosts.num_ranks)
+    )
+    parts = only_on(hosts.root, hosts.num_ranks, min(SLOTS, len(blocks)) * n * room)
+    buffers = (in_place(nbytes), Buffer("partial", partial), Buffer("parts", parts))
+    return hosts.schedule("leaders reduce", leader, buffers, 2 * n + 2)
+
+
+def reduce_scatter(
+    hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Build: reduce the parts of each host's ranks on its leader, then scatter them inside."""
+    n, each = hosts.num, divided(nbytes, hosts.num_ranks, "reduce_scatter")
+    part, reduced = n, 2 * n
+    inside, between = _steps(op)
+    chunks = list(cut(each, chunk_bytes(each)))
+
+    def leader(host: int) -> tuple[Items, Items]:
+        ranks, root = hosts.ranks[host], hosts.ranks[host].index(hosts.leaders[host])
+        stream: Items = ()
+        nic: Items = (hosts.grants(),)
+        number = 0  # chunks of all ranks that are reduced
+        for other in hosts.others(host):
+            peer, size = hosts.leaders[other], len(hosts.ranks[other]) * each
+            nic += (wait(READY + other),)
+            for local, rank in enumerate(hosts.ranks[other]):
+                for start, length in chunks:
+                    x = ("in", rank * each + start, length)
+                    items, result = hosts.reduce(host, number, x, dtype, inside, ("partial", x[1]))
+                    number += 1
+                    stream += (*items, signal(SELF, reduced))
+                    there = Slice(peer, "parts", host * size + local * each + start, length)
+                    sent = signal(peer, part + host)
+                    nic += (wait(reduced, number), Copy(result, there), sent)
+        alone, count = len(ranks) == 1, 0
+        for local, rank in enumerate(ranks):
+            for start, length in chunks:
+                x, at = ("in", rank * each + start, length), local * each + start
+                items, mine = hosts.reduce(host, number, x, dtype, inside, ("result", at))
+                number, count = number + 1, count + 1
+                parts = [own("parts", h * len(ranks) * each + at, length) for h in range(n)]
+                parts[host] = mine
+                total = own("out" if alone else "result", at, length)
+                stream += (*items, hosts.from_others(part, count))
+                stream += (Reduce(tuple(parts), total, dtype, between),)
+                stream += _divided(op, dtype, total, length)
+        mapped = ("in", "result", 0), ("out", "out", 0)
+        whole = len(ranks) * each
+        return (*stream, *hosts.call(host, "scatter", 0, whole, *mapped, root=root)), nic
+
+    led = {leader: len(ranks) for leader, ranks in zip(hosts.leaders, hosts.ranks, strict=True)}
+    counts = [led.get(rank, 0) * each for rank in range(hosts.num_ranks)]
+    scratch = (
+        Buffer("partial", tuple(nbytes if count else 0 for count in counts)),
+        Buffer("parts", tuple(n * count for count in counts)),
+        Buffer("result", tuple(counts)),
+    )
+    return hosts.schedule(
+        "leaders reduce_scatter", leader, (*in_out(nbytes, each), *scratch), 2 * n + 1
+    )
 
 
 def broadcast(hosts: HostLeaders, nbytes: int, piece: int) -> Schedule:

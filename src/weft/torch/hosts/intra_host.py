@@ -1,7 +1,6 @@
 """Collectives inside one host, and reductions of local memory."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +19,6 @@ class IntraHost:
         self._channel = Channel(world)
         self.world = world
         self.alone = world.num_ranks == 1
-
-    def reduce(self, x: Tensor, local_root: int, op: str) -> None:
-        """Reduce into the ``x`` of a local rank; those of the others stay unchanged."""
-        if not self.alone:
-            self._channel.reduce(x, local_root, op, async_op=False)
-        elif op.startswith("premul:"):
-            reduce_local(x, [x], op)
 
     def broadcast(self, x: Tensor, local_root: int) -> None:
         """Broadcast the tensor of a local rank."""
@@ -74,23 +66,12 @@ def _copy(out: Tensor, x: Tensor) -> None:
     as_bytes(out).copy_(as_bytes(x))
 
 
-class ReductionSteps(NamedTuple):
-    """The operations of the two steps of a reduction: inside hosts, then between them."""
-
-    intra_host: str
-    inter_host: str
-    averages: bool
-
-
-def reduction_steps(op: str, x: Tensor) -> ReductionSteps:
-    """Return the steps of an operation; raise if it does not support the dtype."""
+def require_reduction(op: str, x: Tensor) -> None:
+    """Raise if an operation does not support the dtype."""
     try:
         reduction_item_bytes(memory_of(x).dtype, op)
     except ValueError as error:
         raise RunError(f"op: {error}.") from error
-    if op == "avg":
-        return ReductionSteps("sum", "sum", averages=True)
-    return ReductionSteps(op, "sum" if op.startswith("premul:") else op, averages=False)
 
 
 def reduce_local(out: Tensor, xs: Sequence[Tensor], op: str) -> None:
