@@ -52,7 +52,7 @@ test-torch: install ## PyTorch's own distributed tests on Gloo and on weft, 2 to
 	$(BIN)/python -m tests.torch_suite $(ARGS)
 
 # All questions but `collectives`, whose cases `figures` asks beside others; over an hour on two cores that are left alone.
-NAME ?= schedules simulator startup sharding plan kv codecs capture traces replay report idle_engines figures ddp hosts \
+NAME ?= schedules simulator startup sharding plan kv codecs capture traces monitor replay report idle_engines figures ddp hosts \
   fused broadcast weight_updates zero c3_here here embedding sharding_here planned predict tour
 bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended
 	@failed=; for name in $(NAME); do $(BIN)/python -m benchmarks $$name $(ARGS) || failed="$$failed $$name"; done; \

@@ -1,6 +1,6 @@
 """A training run that is watched: two CPU ranks, one of which loads its data too slowly.
 
-torchrun --nproc-per-node 2 examples/watch_training.py
+torchrun --standalone --nproc-per-node 2 examples/watch_training.py
 weft watch --once          # in another terminal, while it runs or afterwards
 """
 
