@@ -147,21 +147,6 @@ def test_ranges_are_as_wide_as_a_stack_deserves(step):
     assert _width(Stack("unknown", doubt=2.0), step) > usual
 
 
-def test_a_slower_host_makes_the_high_end_of_steps_that_the_host_decides():
-    small = job_of("gpt2", 8, {"layers": "4", "batch": "8", "seq": "64"}).graph()
-    usual, late, graphs = (
-        predict(stack.applied(small), H100, stack=stack)
-        for stack in (
-            Stack("usual"),
-            Stack("late", host_range=(0.8, 2.0)),
-            Stack("graphs", host=0.0, host_range=(0.8, 2.0)),
-        )
-    )
-    assert late.low == usual.low
-    assert late.high > 1.2 * usual.high
-    assert graphs.high < usual.high
-
-
 def test_a_job_has_the_range_of_its_stack():
     job = job_of("dlrm", 8, {"stack": "hugectr"})
     found, usual = predict_job(job, H100, anyway=True), predict(job.graph(), H100, anyway=True)

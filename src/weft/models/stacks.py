@@ -27,9 +27,6 @@ _HOST = HostModel()
 _PRODUCTS = ("gemm", "bmm", "moe")
 _ATTENTION = ("attention", "attention-backward")
 _WAITS = ("all_gather", "reduce_scatter", "all_reduce")
-# What a host takes for an op over what its model says, assumed: equal jobs of Megatron-LM's tests
-# differ by 2 to 15 % between containers, and hosts differ more.
-HOST_RANGE = (0.8, 1.25)
 _SHARED = "comm dp"  # the stream of weights and gradients that data-parallel ranks share
 
 
@@ -50,9 +47,8 @@ class Stack:
     what it receives from other pipeline stages.
     ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
 
-    ``doubt`` is how wide ranges of kernels and collectives together are, over what the cost models
-    say, and ``host_range`` what the host may take over what is expected. They come from the steps
-    that a stack was fitted to or compared with (docs/stacks.md).
+    ``doubt`` is how wide ranges of kernels and collectives together are over what the cost models
+    say, from the steps that a stack was fitted to (docs/stacks.md).
     """
 
     name: str
@@ -69,7 +65,6 @@ class Stack:
     blocking_messages: bool = False
     between_steps: float = 0.0
     doubt: float = 1.0
-    host_range: tuple[float, float] = HOST_RANGE
 
     def applied(self, graph: StepGraph) -> StepGraph:
         """Return the step as this stack runs it."""
@@ -129,8 +124,7 @@ def _read(name: str, found: Mapping[str, object]) -> Stack:
     for key in found:
         if key not in known:
             raise FormatError(f"stack {name}: unknown key {key!r}", nearest(key, sorted(known)))
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()}
-    return Stack(name, **values)  # type: ignore[arg-type]
+    return Stack(name, **found)  # type: ignore[arg-type]
 
 
 def _copied(step: RankStep, times: float) -> RankStep:
