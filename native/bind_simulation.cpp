@@ -129,7 +129,8 @@ weft::GridKernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_reso
            column<int32_t>(c, "slowed_second", num_resources), nb::cast<double>(c["load_stretch"])},
           nb::cast<double>(c["dispatch_share"]),
           {column<double>(c, "clock_joules", num_resources),
-           column<int32_t>(c, "clock_pool", num_resources), nb::cast<double>(c["clock_watts"])}};
+           column<int32_t>(c, "clock_pool", num_resources), nb::cast<double>(c["clock_watts"]),
+           nb::cast<double>(c["clock_held"])}};
 }
 
 void check(const weft::GridKernels& kernels, const weft::Rows& rows, const weft::Threads& threads,

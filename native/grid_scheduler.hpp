@@ -188,7 +188,7 @@ class GridScheduler {
 
   // A grid that runs at the rate its device sustains has all watts that the device may draw. What
   // flows meanwhile, through memory and links, draws some of them, and the grid runs so much slower.
-  // Units that a launch holds are busy and draw their own.
+  // Units that a launch holds draw their share, and what they leave pays for traffic first.
   void slow_clocks(int32_t component) {
     const Clocks& clocks = kernels_.clocks;
     for (const size_t pool : pools(component)) drawn_[pool] = 0.0;
@@ -205,7 +205,8 @@ class GridScheduler {
       double busy = 0;
       for (const int32_t row : on_[pool]) busy += units_of(row);
       const double needed = busy * clocks.unit_watts;
-      const double left = (pools_.units[pool] - held_[pool]) * clocks.unit_watts - drawn_[pool];
+      const double units = pools_.units[pool] - clocks.held_share * held_[pool];
+      const double left = units * clocks.unit_watts - drawn_[pool];
       if (needed <= left || needed <= 0) continue;
       const double clock = std::max(kLowestClock, left / needed);
       for (const int32_t row : on_[pool]) share_.set_cap(row, clock * share_.cap(row));

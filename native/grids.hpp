@@ -34,6 +34,7 @@ struct Clocks {
   std::span<const double> joules;  // by resource: for each unit of its use
   std::span<const int32_t> pool;   // by resource: the device that pays for it, or -1
   double unit_watts = 0;           // of a unit that computes; 0: clocks stay
+  double held_share = 0;           // of these that a unit draws which a launch holds
 };
 
 struct GridKernels {

@@ -56,7 +56,7 @@ def test_fewer_numbers_are_fitted_than_figures_they_explain():
     fitted = [e for e in MACHINE.entries() if e.source.startswith("fitted;")]
     figures = [each for each in c3._means(MACHINE) if each.fitted and each.published]
     assert {e.key.rsplit(".", 1)[1] for e in fitted if ".kernels." in e.key} == {
-        *("live_steps", "overcommit", "load_latency", "dispatch_share"),
+        *("live_steps", "overcommit", "load_latency", "dispatch_share", "held_watts"),
     }
     assert len(fitted) < len(figures)
 

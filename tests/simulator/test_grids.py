@@ -114,6 +114,20 @@ def test_watts_of_a_copy_are_taken_from_the_clock_of_a_product():
     assert slowed - alone == pytest.approx(0.2 * 1e-3, rel=0.05)
 
 
+def test_units_that_a_launch_holds_draw_their_share_of_the_watts():
+    """A launch holds 20 of 100 units; what those do not draw pays for its traffic."""
+    power, kernels = Power(0.0, 10.0, 0.0, 10e-9, 5e-9), replace(CALM, clock_coupling=1.0)
+    work = first_then(busy(1e-3, 20), gemm(256000))
+    took = []
+    for share in (0.0, 0.5, 1.0):
+        drawing = replace(kernels, held_watts=share)
+        hot = replace(DEV, memory_rate=1e15, power=power, kernels=drawing)
+        took.append(ends(work, hot)["stream1"][1])
+    cold = replace(hot, kernels=replace(kernels, clock_coupling=0.0))
+    assert took[0] == pytest.approx(ends(work, cold)["stream1"][1])
+    assert took[0] < took[1] < took[2]
+
+
 def test_masks_that_do_not_touch_do_not_wait():
     masks = {"first": (0, 90), "second": (90, 100)}
     found = ends(first_then(gemm(25600), busy(4 * TILE, 10), **masks))

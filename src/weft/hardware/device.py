@@ -115,7 +115,8 @@ class Kernels:
     idle device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
     behind one with more workgroups than fit. ``clock_coupling``: a product at its sustained rate
     has all watts that the device may draw; of what traffic of others draws it gives up this share,
-    in clock (0: clocks stay). ``staging``: how often what a collective kernel
+    in clock (0: clocks stay). ``held_watts``: what a unit that a collective kernel holds draws, in
+    what one that computes draws. ``staging``: how often what a collective kernel
     brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed
     out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
     which a collective kernel fills the links; where they are not known, what a unit moves says so.
@@ -137,6 +138,7 @@ class Kernels:
     load_latency: Number = 0.65
     dispatch_share: Number = 0.02
     clock_coupling: Number = 1.0
+    held_watts: Number = 0.0
     staging: Number = 2.0
     pieces: Few = 1
     all_gather_units: FewOrNone = None

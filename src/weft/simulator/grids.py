@@ -164,4 +164,5 @@ def _clocks(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
         "clock_joules": device.kernels.clock_coupling * joules,
         "clock_pool": np.where(paid, pool, -1).astype(np.int32),
         "clock_watts": power.unit,
+        "clock_held": device.kernels.held_watts,
     }

@@ -299,7 +299,12 @@ class ContendedColumns:
             joules[ports] = 2 * device.power.link_byte
             pool[ports] = each
         joules *= device.kernels.clock_coupling
-        return {"clock_joules": joules, "clock_pool": pool, "clock_watts": device.power.unit}
+        return {
+            "clock_joules": joules,
+            "clock_pool": pool,
+            "clock_watts": device.power.unit,
+            "clock_held": device.kernels.held_watts,
+        }
 
     def _grid_traffic(self, engine: StepEngine) -> dict[str, Any]:
         """Return what products ask of memory on fewer units, where there is room for that."""
