@@ -186,3 +186,11 @@ SERVING = Split(
     reason="whole models, dense and of experts, and a whole device (H200); overheads are "
     "fitted to one dense model on H100. Models that weft has no configuration of are left out",
 )
+
+KERNEL_SWEEPS = Split(
+    "",
+    fitted=("200 rows of each table of kernels, chosen by the plan of a sweep",),
+    held_out=("the other rows of the table",),
+    reason="what a user's sweep gives. By row, since a sweep is of the very device; how points are "
+    "joined was chosen with these errors in view, the same for all tables",
+)
