@@ -196,3 +196,11 @@ SERVING = Split(
     "medians by server were printed before, with overheads fitted to Qwen3-32B alone. Qwen3.5 and "
     "GLM-5 have attention that weft does not generate",
 )
+
+KERNEL_SWEEPS = Split(
+    "",
+    fitted=("200 rows of each table of kernels, chosen by the plan of a sweep",),
+    held_out=("the other rows of the table",),
+    reason="what a user's sweep gives. By row, since a sweep is of the very device; how points are "
+    "joined was chosen with these errors in view, the same for all tables",
+)
