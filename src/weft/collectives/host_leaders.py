@@ -13,6 +13,8 @@ real hosts that signal is a posted receive, and Copy + Signal is a send.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from weft.collectives import direct, pull
@@ -82,7 +84,7 @@ def by_pull(kind: str, num_ranks: int, nbytes: int, **options: int | str) -> Sch
     return build[kind](num_ranks, nbytes, **options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostLeaders:
     """The ranks of every host; a leader is the first of its host, or the root of the call.
 
@@ -98,17 +100,17 @@ class HostLeaders:
         """The number of hosts."""
         return len(self.ranks)
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         """The number of ranks."""
         return sum(map(len, self.ranks))
 
-    @property
+    @cached_property
     def leaders(self) -> tuple[int, ...]:
         """The leader of each host."""
         return tuple(self.root if self.root in ranks else ranks[0] for ranks in self.ranks)
 
-    @property
+    @cached_property
     def group(self) -> Group:
         """The leaders, as a group in which a position is a host."""
         return Group(self.num, 1, self.leaders)
@@ -301,7 +303,7 @@ def _all_reduce_in_parts(hosts: HostLeaders, nbytes: int, dtype: str, op: str) -
             stream.append(hosts.broadcast(host, block, "data", *blocks[block]))
 
         pipelined(len(blocks), (scatter_parts, add, share))
-        return sum(stream, ()), sum(nic, ())
+        return tuple(chain(*stream)), tuple(chain(*nic))
 
     buffers = (in_place(nbytes), Buffer("parts", min(SLOTS, len(blocks)) * n * room))
     return hosts.schedule("leaders all_reduce", leader, buffers, 3 * n + 2)
@@ -347,7 +349,7 @@ def reduce(hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "
                 stream.append((hosts.from_others(part, block + 1), total, *done))
 
         pipelined(len(blocks), (send, add))
-        return sum(stream, ()), sum(nic, ())
+        return tuple(chain(*stream)), tuple(chain(*nic))
 
     partial = tuple(
         nbytes if rank in hosts.leaders and rank != hosts.root else 0
@@ -369,8 +371,8 @@ def reduce_scatter(
 
     def leader(host: int) -> tuple[Items, Items]:
         ranks, root = hosts.ranks[host], hosts.ranks[host].index(hosts.leaders[host])
-        stream: Items = ()
-        nic: Items = (hosts.grants(),)
+        stream: list[Command | Repeat] = []
+        nic: list[Command | Repeat] = [hosts.grants()]
         number = 0  # chunks of all ranks that are reduced
         for other in hosts.others(host):
             peer, size = hosts.leaders[other], len(hosts.ranks[other]) * each
@@ -398,7 +400,8 @@ def reduce_scatter(
                 stream += _divided(op, dtype, total, length)
         mapped = ("in", "result", 0), ("out", "out", 0)
         whole = len(ranks) * each
-        return (*stream, *hosts.call(host, "scatter", 0, whole, *mapped, root=root)), nic
+        stream += hosts.call(host, "scatter", 0, whole, *mapped, root=root)
+        return tuple(stream), tuple(nic)
 
     led = {leader: len(ranks) for leader, ranks in zip(hosts.leaders, hosts.ranks, strict=True)}
     counts = [led.get(rank, 0) * each for rank in range(hosts.num_ranks)]
@@ -434,7 +437,7 @@ def broadcast(hosts: HostLeaders, nbytes: int, piece: int) -> Schedule:
                 copy = Copy(own("data", start, size), Slice(after, "data", start, size))
                 nic.append((wait(READY, block + 1), copy, signal(after, arrived)))
             stream.append(hosts.broadcast(host, block, "data", start, size))
-        return sum(stream, ()), sum(nic, ())
+        return tuple(chain(*stream)), tuple(chain(*nic))
 
     return hosts.schedule("leaders broadcast", leader, (in_place(nbytes),), 2)
 

@@ -50,6 +50,7 @@ from weft.torch.hosts.intra_host import divide_by
 
 _FIRST_TAG = 16  # of the messages of a schedule: one tag for each flag
 _LINE = 64  # bytes: buffers do not share cache lines
+_MOST_KEPT = 64 << 20  # bytes of scratch that stay allocated between calls
 Place = tuple[str, int, int]  # buffer of this rank, offset, bytes
 
 
@@ -202,11 +203,14 @@ class NicQueues:
             if len(self._programs) >= MAX_PREPARED:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = program  # the latest use last
-        if len(self._scratch) < program.scratch_bytes:
-            self._scratch = torch.empty(program.scratch_bytes, dtype=torch.uint8)
+        scratch = self._scratch
+        if len(scratch) < program.scratch_bytes:
+            scratch = torch.empty(program.scratch_bytes, dtype=torch.uint8)
+            if len(scratch) <= _MOST_KEPT:
+                self._scratch = scratch  # the next calls use it again
         buffers = {name: as_bytes(tensor) for name, tensor in tensors.items()}
-        for name, start, stop in program.scratch:  # memory that every call uses again
-            buffers[name] = self._scratch[start:stop]
+        for name, start, stop in program.scratch:
+            buffers[name] = scratch[start:stop]
         program.run(self._world, session, buffers, last.dtype)
 
     def prepare(
