@@ -167,9 +167,10 @@ wheel: install ## a wheel in build/wheel, tried by weft predict and weft analyze
 	  env -i PATH=$$PWD/bin weft $$question > answer.txt || exit 1; head -1 answer.txt; done
 	@! build/scratch/bin/python -c 'import torch' 2> /dev/null || { echo "torch came with the wheel"; exit 1; }
 
-pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md
+pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md, screenshots (with Chromium)
 	$(BIN)/python -m validation -o docs/accuracy.md > /dev/null
 	$(BIN)/python -m benchmarks -o docs/performance.md
+	$(BIN)/python -m benchmarks.screenshots docs/plots
 
 size: ## lines per package
 	@for package in src/weft/*/ src/weft/*.py native tests; do \

@@ -1,5 +1,6 @@
 """The page of a trace analysis: what to do first, where the time goes, and the timeline."""
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -139,9 +140,14 @@ def _advice(advice: StepAdvice) -> str:
     return (
         f"<li><p><strong>{escape(advice.title)}</strong> "
         f'<span class="gain">{escape(_gain(advice))}</span></p>'
-        f"<p>{escape(sentence(advice.why))}</p>"
-        f"<p>{escape(sentence('Try: ' + advice.how))}</p></li>"
+        f"<p>{_prose(advice.why)}</p>"
+        f"<p>{_prose('Try: ' + advice.how)}</p></li>"
     )
+
+
+def _prose(text: str) -> str:
+    """Return a sentence as HTML; what stands in backquotes is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(sentence(text)))
 
 
 def _gain(advice: StepAdvice) -> str:
