@@ -194,6 +194,8 @@ def test_prompts_first_delay_answers_and_prompts_among_answers_delay_prompts():
 def test_an_unknown_server_is_told_which_are_known():
     with pytest.raises(UnknownNameError, match="vlm"):
         find_server("vlm")
+    with pytest.raises(UsageError, match="'x' is not a version"):
+        find_server("vllm@x")
 
 
 @pytest.mark.parametrize(

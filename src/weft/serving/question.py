@@ -89,6 +89,8 @@ class Question:
         return {
             "model": self.name,
             "tp": self.model.tp,
+            "server": self.server.name if self.server else None,
+            "concurrency": self.limits.concurrency or None,
             "fetch": fetch,
             "block": self._cache.block_bytes,
             "copies": self._cache.blocks(cached) if fetched else 0,

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.errors import UnknownNameError, nearest
+from weft.errors import UnknownNameError, UsageError, nearest
 from weft.serving.batching import BatchLimits
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def find_server(name: str, version: str = "") -> Server:
     name, _, given = name.partition("@")
     if name not in SERVERS:
         raise UnknownNameError(f"no server is called {name!r}", nearest(name, tuple(SERVERS)))
+    if given and not given[0].isdigit():
+        raise UsageError(f"--server: {given!r} is not a version", f"Use {name}@0.12, say.")
     asked = tuple(int(number) for number in re.findall(r"\d+", version or given)[:3])
     if not asked:
         return SERVERS[name]

@@ -87,14 +87,14 @@ def serve(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Schedule, overheads and all-reduces of vllm, sglang or trtllm.",
+            help="Schedule, overheads and kernels of vllm, sglang or trtllm (or vllm@0.12).",
             autocompletion=complete_server,
         ),
     ] = None,
     concurrency: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Requests that a client keeps in flight, instead of a rate."
+            min=0, metavar="N", help="Requests that a client keeps in flight, instead of a rate."
         ),
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
@@ -109,13 +109,11 @@ def serve(
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed=seed)
-    limits = BatchLimits(
-        batch, tokens, ahead, parse_time(overhead), concurrency=max(0, concurrency)
-    )
+    limits = BatchLimits(batch, tokens, ahead, parse_time(overhead), concurrency=concurrency)
     found = find_server(server) if server is not None else None
     if found is not None:
         shape = found.served(shape)
-        limits = found.limits(shape.layers, batch=batch, concurrency=max(0, concurrency))
+        limits = found.limits(shape.layers, batch=batch, concurrency=concurrency)
         load = replace(load, hit=hit if fetch != "all" else 0.0)
     question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
     methods = ["recompute"] if found and fetch == "all" else names(fetch, FETCHES, "--fetch")
