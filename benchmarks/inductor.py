@@ -2,7 +2,8 @@
 
 Both are made with one price list and replayed by one model: a compute stream, a stream per group,
 buffers of a collective held until it is waited for. weft may use as much memory as Inductor's order
-did. Reads the folder that ``WEFT_DATA`` names.
+did. ``bound`` is what any order of weft's graph exposes (``weft.gpu.overlap_bound``). Reads the
+folder that ``WEFT_DATA`` names.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def run(options: Options) -> Iterator[Row]:
                 "step": mine.seconds,
                 "peak": mine.peak,
                 "took": found.weft_took,
+                "bound": found.bound,
                 "inductor_step": theirs.seconds,
                 "inductor_peak": theirs.peak,
                 "inductor_took": found.inductor_took,

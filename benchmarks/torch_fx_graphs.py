@@ -24,6 +24,7 @@ from torch import fx
 from torch._inductor.fx_passes import node_runtime_estimation, overlap_scheduling
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.gpu.overlap_bound import exposed_bound
 from weft.gpu.overlap_order import best_order
 from weft.torch.apply.inductor_overlap import (
     InductorPrices,
@@ -217,10 +218,14 @@ def _interpolated(listed: list[tuple[int, float]], nbytes: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """One graph by Inductor's order and by weft's, with the seconds that making them took."""
+    """One graph by Inductor's order and by weft's, with the seconds that making them took.
+
+    ``bound`` are the seconds that any order exposes, with any memory.
+    """
 
     by_inductor: OverlapReplay
     by_weft: OverlapReplay
+    bound: float
     inductor_took: float
     weft_took: float
 
@@ -253,4 +258,5 @@ def ordered_by_both(folder: Path, name: str, kernels: InductorPrices, *, buckets
     start = time.perf_counter()
     order = best_order(graph, by_inductor.peak)
     weft_took = time.perf_counter() - start
-    return Ordered(by_inductor, graph.replay(order), inductor_took, weft_took)
+    bound = exposed_bound(graph)
+    return Ordered(by_inductor, graph.replay(order), bound, inductor_took, weft_took)

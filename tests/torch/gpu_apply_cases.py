@@ -186,6 +186,17 @@ def another_stack() -> list[str]:
     return [str(each.message) for each in caught]
 
 
+def of_a_file(path: str) -> tuple[str, str]:
+    """Apply a plan for a machine of a platform file, without the file and with it."""
+    made = replace(plan_for("h100-8", *FSDP_PLAN, ranks=2), platform="node-checked")
+    try:
+        weft.torch.apply(made, job=RecordedJob())
+        said = ""
+    except weft.errors.PlanError as error:
+        said = f"{error} | {error.hint}"
+    return said, weft.torch.apply(made, on=path, job=RecordedJob()).state
+
+
 LOG = """
 node1:77:77 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 - Init COMPLETE
 node1:77:77 [0] NCCL INFO AllGather [{}]: {} Bytes -> {}

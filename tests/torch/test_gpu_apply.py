@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.torch import gpu_apply_cases as cases
 from tests.torch.ranks import on_ranks
+from weft.calibration.machine_calibration import save
+from weft.hardware import platform
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -93,3 +97,11 @@ def test_a_weft_group_routes_every_call_on_tensors_of_another_device():
         }
         assert waited == 2
         assert made == [{"config.max_ctas": 8, "config.min_ctas": 1}]
+
+
+def test_a_plan_for_a_machine_of_a_platform_file_needs_the_file(tmp_path):
+    path = save(replace(platform("h100-8"), name="node-checked"), tmp_path / "result.toml")
+    for said, state in on_ranks(cases.of_a_file, 2, str(path), backend="gloo"):
+        assert "made for node-checked, which is not in the catalogue" in said
+        assert 'on="result.toml"' in said
+        assert state == "plan"

@@ -49,13 +49,16 @@ def apply(
     communicators, symmetric memory, carve-outs and Inductor settings are put in place. ``groups``
     are further weft groups of the plan. Raises PlanError for another machine, software or number of
     ranks, and for another ``workload`` if it is given. This machine is ``here`` after calibration,
-    else ``cpu``, unless ``on`` names another platform. ``job`` stands in for CUDA in tests.
+    else ``cpu``, unless ``on`` names another platform or its file: a plan that was made with
+    ``--on result.toml`` needs ``on="result.toml"``. ``job`` stands in for CUDA in tests.
 
     Call ``step()`` of the result after each training step: if steps contradict the plan, the job
     returns to Gloo, unless ``watch`` is false. ``report()`` states how every collective was
     executed.
     """
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    if isinstance(on, str) and on.endswith(".toml"):
+        on = platform(on, num_ranks=found.num_ranks)
     machine = _gpus_of(found, on)
     if machine is not None:
         return AppliedOnGpus(found, machine, job or CudaJob(), model, groups, watch=watch)
@@ -216,6 +219,11 @@ def _gpus_of(plan: Plan, on: Platform | str | None) -> Platform | None:
     if made_for is None:
         with suppress(WeftError):  # an unknown name is compared later
             made_for = platform(plan.platform, num_ranks=plan.num_ranks)
+    if made_for is None and not isinstance(dist.group.WORLD, GroupBase):
+        raise PlanError(
+            f"plan: made for {plan.platform}, which is not in the catalogue.",
+            'Pass the file that it was made with: weft.torch.apply(plan, model, on="result.toml").',
+        )
     has_gpus = made_for is not None and made_for.device is not None and not made_for.device.is_core
     return made_for if has_gpus else None
 
