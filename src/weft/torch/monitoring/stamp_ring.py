@@ -8,7 +8,6 @@ was busy if the collective had been launched before it could start.
 import threading
 import time
 from collections import defaultdict, deque
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -20,6 +19,7 @@ from weft.torch.backend.c10d_work import PendingWork
 from weft.trace.live.job_window import KINDS, STAMP, group_number
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
+_POLL = 0.001  # seconds between two looks at whether a collective of Gloo has ended
 _QUEUED = 100_000  # nanoseconds from the call to the start on the GPU: it had work to do first
 
 
@@ -91,7 +91,7 @@ class StampRing:
         token.work = work
         if isinstance(token.start, int) and not isinstance(work, PendingWork):
             # A Python callback of a C++ work would run and be destroyed in a thread of Gloo, which
-            # then needs the GIL while others hold it and wait for Gloo: a thread of ours waits.
+            # then needs the GIL while others hold it and wait for Gloo: a thread of ours looks.
             if self._waiter is None:
                 self._waiter = threading.Thread(target=self._wait, name="weft-stamps", daemon=True)
                 self._waiter.start()
@@ -109,11 +109,18 @@ class StampRing:
             token.end = time.monotonic_ns()
 
     def _wait(self) -> None:
-        """Stamp the ends of collectives in the order in which they were issued."""
+        """Stamp the ends of collectives in the order in which they were issued, by polling.
+
+        A thread that blocks in ``work.wait()`` wakes up together with the thread of the job, and
+        takes its core: with as many ranks as cores, steps became 5 to 10 % longer.
+        """
+        looked = 0
         while (token := self._waited.get()) is not None:
-            with suppress(RuntimeError):  # the job sees the failure where it waits itself
-                token.work.wait()
-            token.end = time.monotonic_ns()
+            while not token.work.is_completed():
+                looked = time.monotonic_ns()
+                time.sleep(_POLL)
+            now = time.monotonic_ns()  # it ended since the last look
+            token.end = (max(looked, token.start) + now) // 2
 
     def close(self) -> None:
         """Stop waiting for collectives; the thread ends before the interpreter does."""
