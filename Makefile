@@ -139,14 +139,17 @@ build/fuzz/driver.o: tests/fuzz/native/driver.cpp tests/fuzz/native/target.hpp
 	@mkdir -p $(@D)
 	$(SANITIZE) $(FUZZ) -c $< -o $@
 
-lint: install ## ruff and mypy
+CPP := $(shell find native tests benchmarks -name '*.[ch]pp')
+lint: install ## ruff, mypy and clang-format
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/mypy
 
 format: install ## rewrite in the one format
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CPP)
 
 .venv/.site: constraints.txt pyproject.toml | .venv/bin/python
 	$(PIP) install --constraint constraints.txt mkdocs mkdocs-material 'mkdocstrings[python]'

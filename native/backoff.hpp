@@ -57,7 +57,7 @@ class Backoff {
   static constexpr auto kPollInterval = std::chrono::milliseconds(10);
 
   Backoff(bool spins, Clock::duration timeout, Background background = Background::none,
-           Doorbell* bell = nullptr) noexcept
+          Doorbell* bell = nullptr) noexcept
       : spins_(spins), background_(background), bell_(bell), timeout_(timeout) {}
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
@@ -78,8 +78,7 @@ class Backoff {
     } else if (bell_ != nullptr) {
       listen();
     } else {
-      std::this_thread::sleep_for(
-          std::clamp<Clock::duration>((now_ - since_) / 16, kShortSleep, kLongSleep));
+      std::this_thread::sleep_for(std::clamp<Clock::duration>((now_ - since_) / 16, kShortSleep, kLongSleep));
     }
     const auto last = std::exchange(now_, Clock::now());
     awake_ += std::min<Clock::duration>(now_ - last, kMaxYieldCounted);

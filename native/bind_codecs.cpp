@@ -28,7 +28,8 @@ Bytes bytes_of(const Array& array) noexcept {  // what is only read is not writt
 }
 
 std::size_t encode(const Codec& codec, const Readable& src, const Writable& out) {
-  if (out.size() < weft::frame_room(codec, src.size())) throw std::invalid_argument("too little room for a frame");
+  if (out.size() < weft::frame_room(codec, src.size()))
+    throw std::invalid_argument("too little room for a frame");
   const nb::gil_scoped_release free;
   return weft::encode_frame(codec, bytes_of(src), bytes_of(out));
 }
@@ -82,7 +83,8 @@ std::size_t seal(const Writable& frame, int codec, int dtype, int parameter, std
 // Calls ``act`` with a word of the given size.
 template <class Act>
 auto by_word(std::size_t word, std::size_t nbytes, Act act) {
-  if ((word != 2 && word != 4) || nbytes % word != 0) throw std::invalid_argument("a word has 2 or 4 bytes, and a buffer whole words");
+  if ((word != 2 && word != 4) || nbytes % word != 0)
+    throw std::invalid_argument("a word has 2 or 4 bytes, and a buffer whole words");
   const nb::gil_scoped_release free;
   return word == 2 ? act(std::uint16_t{}) : act(std::uint32_t{});
 }
@@ -112,16 +114,16 @@ int apply_changes(const Readable& frame, const Writable& words, std::size_t word
 
 void bind_codecs(nb::module_& module) {
   nb::class_<Codec>(module, "Codec", "A codec of the native core, by name and dtype.")
-      .def("__init__", [](Codec* self, std::string_view name, std::string_view dtype) {
-        new (self) Codec(weft::codec_of(name, dtype));
-      })
+      .def("__init__", [](Codec* self, std::string_view name,
+                          std::string_view dtype) { new (self) Codec(weft::codec_of(name, dtype)); })
       .def_ro("number", &Codec::number)
       .def_ro("parameter", &Codec::parameter)
       .def("room", [](const Codec& codec, std::size_t nbytes) { return weft::frame_room(codec, nbytes); })
       .def("encode", &encode)
       .def("decode", &decode)
       .def("time", &time_frame);
-  module.def("seal", &seal, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("mode") = 0);
+  module.def("seal", &seal, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+             nb::arg("mode") = 0);
   module.def("changes_room", &weft::changes_room);
   module.def("encode_changes", &encode_changes);
   module.def("check_changes", &check_changes);

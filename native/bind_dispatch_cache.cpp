@@ -38,8 +38,7 @@ struct Hash {
   std::size_t operator()(const CallKey& key) const noexcept {
     const auto number = [](PyObject* object) { return reinterpret_cast<std::uintptr_t>(object) >> 4; };
     std::size_t result = number(key.kind);
-    for (const std::size_t part : {number(key.dtype), number(key.op),
-                                   static_cast<std::size_t>(key.root),
+    for (const std::size_t part : {number(key.dtype), number(key.op), static_cast<std::size_t>(key.root),
                                    static_cast<std::size_t>(key.nbytes)}) {
       result = (std::rotl(result, 7) ^ part) * 0x9e3779b97f4a7c15U;
     }
@@ -77,8 +76,8 @@ class TensorReader {
   TensorReader(nb::handle type, const nb::list& examples) : type_(nb::borrow(type)) {
     const nb::object capsule = nb::getattr(type, weft::dlpack::kAttribute, nb::none());
     if (!PyCapsule_IsValid(capsule.ptr(), weft::dlpack::kName)) throw nb::value_error("no table");
-    table_ = static_cast<const weft::dlpack::Table*>(
-        PyCapsule_GetPointer(capsule.ptr(), weft::dlpack::kName));
+    table_ =
+        static_cast<const weft::dlpack::Table*>(PyCapsule_GetPointer(capsule.ptr(), weft::dlpack::kName));
     if (table_->major != weft::dlpack::kMajor || table_->look == nullptr) {
       throw nb::value_error("another version");
     }
@@ -203,7 +202,7 @@ class DispatchCache {
     // While the GIL is released, another thread may clear the cache.
     const nb::object held = entry.held;
     run_prepared(*entry.prepared, member_, bound, entry.call, hooks_,
-              [&](nb::handle abort, nb::handle error) { failed_(held[4], abort, error); });
+                 [&](nb::handle abort, nb::handle error) { failed_(held[4], abort, error); });
   }
 
   Member& member_;
@@ -218,8 +217,7 @@ void bind_dispatch_cache(nb::module_& module) {
   nb::class_<TensorReader>(module, "TensorReader", "Reads the memory of tensors of a type without Python.")
       .def(nb::init<nb::handle, const nb::list&>(), nb::arg("kind"), nb::arg("examples"));
   nb::class_<DispatchCache>(module, "DispatchCache", "Prepared programs of repeated calls.")
-      .def(nb::init<Member&, nb::object>(), nb::arg("member"), nb::arg("failed"),
-           nb::keep_alive<1, 2>())
+      .def(nb::init<Member&, nb::object>(), nb::arg("member"), nb::arg("failed"), nb::keep_alive<1, 2>())
       .def("add", &DispatchCache::add, nb::arg("kind"), nb::arg("nbytes"), nb::arg("dtype"), nb::arg("op"),
            nb::arg("root"), nb::arg("program"), nb::arg("call"))
       .def("clear", &DispatchCache::clear)
@@ -228,6 +226,5 @@ void bind_dispatch_cache(nb::module_& module) {
       .def("tensors", &DispatchCache::tensors, nb::arg("known"), nb::arg("kind"), nb::arg("out").none(),
            nb::arg("x"), nb::arg("op"), nb::arg("root"), nb::arg("parts") = 1)
       .def("memory", &DispatchCache::memory, nb::arg("kind"), nb::arg("to"), nb::arg("to_bytes"),
-           nb::arg("from_address"), nb::arg("from_bytes"), nb::arg("dtype"), nb::arg("op"),
-           nb::arg("root"));
+           nb::arg("from_address"), nb::arg("from_bytes"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"));
 }

@@ -22,11 +22,13 @@ using weft::PoolingTask;
 namespace {
 
 // name, rows' address, rows of the table, first and number of those held, columns, element.
-using ShardTuple = std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, int>;
+using ShardTuple =
+    std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, int>;
 // column, partial, column among partial sums.
 using WhereTuple = std::tuple<std::uint64_t, bool, std::uint64_t>;
 // indices, offsets, weights or 0, number of indices, of samples; whether each of the first two is wide.
-using BagsTuple = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, bool, bool>;
+using BagsTuple =
+    std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, bool, bool>;
 
 template <class T>
 T* at(std::uint64_t address) noexcept {
@@ -42,8 +44,12 @@ weft::Shard shard_of(const ShardTuple& given) {
 
 weft::Bags bags_of(const BagsTuple& given, bool mean) {
   const auto& [indices, offsets, weights, num_indices, num_samples, wide, wide_offsets] = given;
-  return {Integers{at<const void>(indices), wide}, Integers{at<const void>(offsets), wide_offsets},
-          at<const float>(weights), num_indices, num_samples, mean};
+  return {Integers{at<const void>(indices), wide},
+          Integers{at<const void>(offsets), wide_offsets},
+          at<const float>(weights),
+          num_indices,
+          num_samples,
+          mean};
 }
 
 void set(Pooling& self, const std::vector<ShardTuple>& shards, const std::vector<WhereTuple>& where,
@@ -79,7 +85,8 @@ void set_results(Pooling& self, const std::vector<ResultTuple>& given) {
   self.set_results(std::move(results));
 }
 
-void set_joined(Pooling& self, const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>& given) {
+void set_joined(Pooling& self,
+                const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>& given) {
   std::vector<weft::Joined> joined;
   for (const auto& [from, to, dim] : given) joined.push_back({from, to, dim});
   self.set_joined(std::move(joined));
@@ -116,15 +123,19 @@ void bind_embedding(nb::module_& module) {
       .def("set_samples", &Pooling::set_samples, nb::arg("samples"))
       .def("sort", &Pooling::sort, Release())
       .def("set_results", &set_results, nb::arg("results"))
-      .def("change", [](Pooling& self, std::uint64_t first, std::size_t samples) {
-             self.change(at<const float>(first), samples);
-           }, nb::arg("first"), nb::arg("samples"), Release())
-      .def("pool_rows", [](const Pooling& self, std::uint64_t first, std::uint64_t last, std::uint64_t out,
-                           std::uint64_t pitch) {
-             self.pool_rows({first, last}, at<float>(out), pitch);
-           }, nb::arg("first"), nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release())
+      .def(
+          "change",
+          [](Pooling& self, std::uint64_t first, std::size_t samples) {
+            self.change(at<const float>(first), samples);
+          },
+          nb::arg("first"), nb::arg("samples"), Release())
+      .def(
+          "pool_rows",
+          [](const Pooling& self, std::uint64_t first, std::uint64_t last, std::uint64_t out,
+             std::uint64_t pitch) { self.pool_rows({first, last}, at<float>(out), pitch); },
+          nb::arg("first"), nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release())
       .def("begin", &Pooling::begin)
       .def("wait_delivered", &wait_delivered, nb::arg("count"), nb::arg("seconds"), Release());
-  module.def("pool_into", &pool_into, nb::arg("shard"), nb::arg("bags"), nb::arg("mean"),
-             nb::arg("first"), nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release());
+  module.def("pool_into", &pool_into, nb::arg("shard"), nb::arg("bags"), nb::arg("mean"), nb::arg("first"),
+             nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release());
 }

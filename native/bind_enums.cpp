@@ -76,7 +76,8 @@ void bind_enums(nb::module_& module) {
       .value("QUANTIZED", Element::int8);
 
   using weft::Rule;
-  nb::enum_<Rule>(module, "RowUpdate", nb::is_arithmetic(), "What the backward pass does with a row's gradient.")
+  nb::enum_<Rule>(module, "RowUpdate", nb::is_arithmetic(),
+                  "What the backward pass does with a row's gradient.")
       .value("SGD", Rule::sgd)
       .value("ROWWISE_ADAGRAD", Rule::rowwise_adagrad);
 }

@@ -28,29 +28,26 @@ void bind_measure(nb::module_& module) {
   module.def("streamed_from", &weft::streamed_from, "The bytes from which copies do so.");
   module.def(
       "time_copies",
-      [](std::uint64_t src, std::uint64_t dst, std::uint64_t nbytes, bool streamed,
-         std::uint32_t count) {
+      [](std::uint64_t src, std::uint64_t dst, std::uint64_t nbytes, bool streamed, std::uint32_t count) {
         return weft::time_copies(bytes_at(src, nbytes), bytes_at(dst, nbytes), streamed, count);
       },
-      nb::arg("src"), nb::arg("dst"), nb::arg("nbytes"), nb::arg("streamed"), nb::arg("count"),
-      Release());
+      nb::arg("src"), nb::arg("dst"), nb::arg("nbytes"), nb::arg("streamed"), nb::arg("count"), Release());
   module.def(
       "time_reduces",
-      [](const std::string& dtype, std::uint64_t a, std::uint64_t b, std::uint64_t out,
-         std::uint64_t nbytes, std::uint32_t count) {
-        return weft::time_reduces(weft::reduction_of(dtype, "sum"), bytes_at(a, nbytes),
-                                  bytes_at(b, nbytes), bytes_at(out, nbytes), count);
+      [](const std::string& dtype, std::uint64_t a, std::uint64_t b, std::uint64_t out, std::uint64_t nbytes,
+         std::uint32_t count) {
+        return weft::time_reduces(weft::reduction_of(dtype, "sum"), bytes_at(a, nbytes), bytes_at(b, nbytes),
+                                  bytes_at(out, nbytes), count);
       },
-      nb::arg("dtype"), nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("nbytes"),
-      nb::arg("count"), Release());
+      nb::arg("dtype"), nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("nbytes"), nb::arg("count"),
+      Release());
   module.def(
       "time_reads",
       [](std::int64_t pid, std::uint64_t address, std::uint64_t dst, std::uint64_t nbytes,
          std::uint32_t count) {
         return weft::time_reads(static_cast<pid_t>(pid), address, bytes_at(dst, nbytes), count);
       },
-      nb::arg("pid"), nb::arg("address"), nb::arg("dst"), nb::arg("nbytes"), nb::arg("count"),
-      Release());
+      nb::arg("pid"), nb::arg("address"), nb::arg("dst"), nb::arg("nbytes"), nb::arg("count"), Release());
   module.def(
       "time_round_trips",
       [](std::uint64_t mine, std::uint64_t theirs, std::uint64_t start, bool first, bool spins,

@@ -34,8 +34,7 @@ nb::object wait_sent(Member& self, std::uint32_t to, std::size_t slot) {
   std::optional<Abort> abort;
   {
     const nb::gil_scoped_release release;
-    abort = self.wait_for([&] { return self.p2p().sent(to, slot); }, static_cast<int>(to),
-                         poll_signals);
+    abort = self.wait_for([&] { return self.p2p().sent(to, slot); }, static_cast<int>(to), poll_signals);
   }
   return to_tuple(abort);
 }
@@ -65,10 +64,11 @@ void bind_p2p(nb::module_& module) {
   module.def("open_p2p", &Member::open_p2p, nb::arg("member"), nb::arg("start"), nb::arg("step"));
   module.def("p2p_post", &post, nb::arg("member"), nb::arg("to"), nb::arg("tag"), nb::arg("address"),
              nb::arg("nbytes"), nb::arg("waits"));
-  module.def("p2p_is_sent", [](Member& self, std::uint32_t to, std::size_t slot) {
-    return self.p2p().sent(to, slot);
-  }, nb::arg("member"), nb::arg("to"), nb::arg("slot"));
+  module.def(
+      "p2p_is_sent",
+      [](Member& self, std::uint32_t to, std::size_t slot) { return self.p2p().sent(to, slot); },
+      nb::arg("member"), nb::arg("to"), nb::arg("slot"));
   module.def("p2p_wait_sent", &wait_sent, nb::arg("member"), nb::arg("to"), nb::arg("slot"));
-  module.def("p2p_take", &take, nb::arg("member"), nb::arg("source"), nb::arg("tag"),
-             nb::arg("address"), nb::arg("nbytes"), nb::arg("waits"));
+  module.def("p2p_take", &take, nb::arg("member"), nb::arg("source"), nb::arg("tag"), nb::arg("address"),
+             nb::arg("nbytes"), nb::arg("waits"));
 }

@@ -11,7 +11,7 @@
 // Runs without the GIL. ``failed(abort, error)`` gets one of the two, and raises.
 template <class Failed>
 void run_prepared(weft::PreparedProgram& prepared, weft::Member& member, std::span<const weft::Bound> bound,
-               std::string_view call, const weft::Hooks& hooks, const Failed& failed) {
+                  std::string_view call, const weft::Hooks& hooks, const Failed& failed) {
   std::optional<weft::Abort> abort;
   try {
     const nb::gil_scoped_release release;

@@ -67,8 +67,7 @@ void check_shapes(const Columns& c) {
 
 Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) {
   if (matrix(row, 0) < 0) return {};
-  return {&heap.word(unsigned_of(matrix(row, 0))), matrix(row, 1),
-          unsigned_of(matrix(row, 2))};
+  return {&heap.word(unsigned_of(matrix(row, 0))), matrix(row, 1), unsigned_of(matrix(row, 2))};
 }
 
 weft::Row row_at(Member& member, const Columns& c, std::size_t i,
@@ -142,8 +141,8 @@ weft::OwnBuffer own_at(const Heap& heap, const Columns& c, int rank, std::size_t
 }
 
 Program build(Member& member, const Columns& c, bool elastic,
-              const std::vector<std::pair<std::string, std::string>>& named,
-              std::vector<weft::Coder> coders, std::uint64_t stamps) {
+              const std::vector<std::pair<std::string, std::string>>& named, std::vector<weft::Coder> coders,
+              std::uint64_t stamps) {
   check_shapes(c);
   const Heap& heap = member.heap();
   std::vector<weft::Reduction> reductions;
@@ -214,7 +213,7 @@ class PersistentCollective {
  public:
   // ``keep`` owns the memory.
   PersistentCollective(nb::handle program, Member& member, const Binds& binds, nb::object failed,
-           nb::object keep)
+                       nb::object keep)
       : held_(nb::borrow(program)),
         prepared_(nb::cast<PreparedProgram&>(program)),
         member_(member),
@@ -226,7 +225,7 @@ class PersistentCollective {
 
   void call() {
     run_prepared(prepared_, member_, bound_, {}, hooks_,
-              [this](nb::handle abort, nb::handle error) { failed_(abort, error); });
+                 [this](nb::handle abort, nb::handle error) { failed_(abort, error); });
   }
 
  private:
@@ -258,14 +257,17 @@ void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, s
 }  // namespace
 
 void bind_program(nb::module_& module) {
-  nb::class_<PersistentCollective>(module, "PersistentCollective", "A program on permanently bound memory, started by calling it.")
-      .def(nb::init<nb::handle, Member&, const Binds&, nb::object, nb::object>(),
-           nb::arg("program"), nb::arg("member"), nb::arg("binds"), nb::arg("failed"),
-           nb::arg("keep"), nb::keep_alive<1, 3>())
+  nb::class_<PersistentCollective>(module, "PersistentCollective",
+                                   "A program on permanently bound memory, started by calling it.")
+      .def(nb::init<nb::handle, Member&, const Binds&, nb::object, nb::object>(), nb::arg("program"),
+           nb::arg("member"), nb::arg("binds"), nb::arg("failed"), nb::arg("keep"), nb::keep_alive<1, 3>())
       .def("__call__", &PersistentCollective::call);
-  module.def("reduction_item_bytes", [](const std::string& dtype, const std::string& op) {
-    return weft::reduction_of(dtype, op).item_bytes;
-  }, nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");
+  module.def(
+      "reduction_item_bytes",
+      [](const std::string& dtype, const std::string& op) {
+        return weft::reduction_of(dtype, op).item_bytes;
+      },
+      nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");
   module.def("reduce_into", &reduce_into, nb::arg("dst"), nb::arg("sources"), nb::arg("nbytes"),
              nb::arg("dtype"), nb::arg("op"),
              "Reduces memory at several addresses, in their order, into that at dst.");
@@ -274,33 +276,30 @@ void bind_program(nb::module_& module) {
           "__init__",
           [](PreparedProgram* self, Member& member, Column kind, Column access_start, Matrix accesses,
              Matrix gate, Matrix hold, Matrix wait, Matrix raised, Column reduction,
-             const nb::list& reductions, Column coder, const nb::list& coders, Column slot,
-             Matrix streams, Matrix locations, Matrix own,
-             bool elastic, std::uint64_t num_buffers, std::uint64_t stamps) {
+             const nb::list& reductions, Column coder, const nb::list& coders, Column slot, Matrix streams,
+             Matrix locations, Matrix own, bool elastic, std::uint64_t num_buffers, std::uint64_t stamps) {
             std::vector<std::pair<std::string, std::string>> named;
             for (const nb::handle entry : reductions) {
               named.emplace_back(nb::cast<std::string>(entry[0]), nb::cast<std::string>(entry[1]));
             }
             std::vector<weft::Coder> made;
             for (const nb::handle entry : coders) made.push_back(weft::coder_from(entry));
-            const Columns columns{kind,      access_start, accesses, gate,    hold,   wait, raised,
+            const Columns columns{kind,      access_start, accesses, gate,    hold,      wait, raised,
                                   reduction, coder,        slot,     streams, locations, own};
             Program program = build(member, columns, elastic, named, std::move(made), stamps);
             require(num_buffers > 0);
             program.num_buffers = num_buffers;
             new (self) PreparedProgram(std::move(program));
           },
-          nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"),
-          nb::arg("gate"), nb::arg("hold"), nb::arg("wait"), nb::arg("raised"),
-          nb::arg("reduction"), nb::arg("reductions"), nb::arg("coder"), nb::arg("coders"),
-          nb::arg("slot"), nb::arg("streams"), nb::arg("locations"),
+          nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"), nb::arg("gate"),
+          nb::arg("hold"), nb::arg("wait"), nb::arg("raised"), nb::arg("reduction"), nb::arg("reductions"),
+          nb::arg("coder"), nb::arg("coders"), nb::arg("slot"), nb::arg("streams"), nb::arg("locations"),
           nb::arg("own"), nb::arg("elastic"), nb::arg("num_buffers"), nb::arg("stamps"),
           nb::keep_alive<1, 2>())
       .def_prop_ro("num_executions", &PreparedProgram::num_executions)
       .def_prop_ro("last_use", &PreparedProgram::last_use)
-      .def("run", &run, nb::arg("member"), nb::arg("stamps"), nb::arg("kernel").none(),
-           nb::arg("binds"), nb::arg("call"))
+      .def("run", &run, nb::arg("member"), nb::arg("stamps"), nb::arg("kernel").none(), nb::arg("binds"),
+           nb::arg("call"))
       .def("submit", &submit, nb::arg("member"), nb::arg("binds"), nb::arg("call"),
            nb::arg("kernels").none() = nb::none());
 }
-

@@ -141,8 +141,7 @@ std::pair<std::uint64_t, std::uint64_t> address_of(nb::handle array, bool writab
   if (PyObject_GetBuffer(array.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
     throw nb::python_error();
   }
-  const std::pair result(reinterpret_cast<std::uint64_t>(view.buf),
-                         static_cast<std::uint64_t>(view.len));
+  const std::pair result(reinterpret_cast<std::uint64_t>(view.buf), static_cast<std::uint64_t>(view.len));
   PyBuffer_Release(&view);
   return result;
 }
@@ -151,8 +150,7 @@ void translate(const std::exception_ptr& error, void* /*payload*/) {
   try {
     std::rethrow_exception(error);
   } catch (const std::system_error& failure) {
-    const nb::object value = nb::steal(
-        Py_BuildValue("(is)", failure.code().value(), failure.what()));
+    const nb::object value = nb::steal(Py_BuildValue("(is)", failure.code().value(), failure.what()));
     if (value.is_valid()) PyErr_SetObject(PyExc_OSError, value.ptr());
   }
 }
@@ -183,61 +181,68 @@ void bind_member(nb::module_& module) {
           nb::arg("name"), nb::arg("rank"), nb::arg("timeout"))
       .def_prop_ro("num_ranks", [](Member& self) { return self.control().num_ranks(); })
       .def_prop_ro("region_bytes", [](Member& self) { return self.control().region_bytes(); })
-      .def_prop_ro("control_bytes",
-                   [](Member& self) { return Control::nbytes(self.control().num_ranks()); })
+      .def_prop_ro("control_bytes", [](Member& self) { return Control::nbytes(self.control().num_ranks()); })
       .def("set_spins", &Member::set_spins, nb::arg("spins"))
       .def("set_core_for_worker", &Member::set_core_for_worker, nb::arg("has"))
-      .def("set_timeout",
-           [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
-           nb::arg("timeout"))
+      .def(
+          "set_timeout", [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
+          nb::arg("timeout"))
       // Without the GIL: a thread that ends may need it.
       .def("leave", &Member::leave, nb::call_guard<nb::gil_scoped_release>())
       .def("unlink", [](const Member& self) { self.heap().unlink(); })
       .def("barrier", &barrier)
-      .def("set_staging",
-           [](Member& self, bool always, std::uint64_t up_to) { self.set_staging({always, up_to}); },
-           nb::arg("always"), nb::arg("up_to"))
+      .def(
+          "set_staging",
+          [](Member& self, bool always, std::uint64_t up_to) { self.set_staging({always, up_to}); },
+          nb::arg("always"), nb::arg("up_to"))
       .def("can_read", &can_read, nb::arg("rank"), nb::arg("address"))
       .def("is_idle", &Member::is_idle)
       .def("try_enter_call", [](Member& self) { return self.call_guard().enter(); })
       .def("leave_call", [](Member& self) { self.call_guard().leave(); })
-      .def("begin_call",
-           [](Member& self, std::string_view text) {
-             return self.control().recorder(self.rank()).begin(text);
-           },
-           nb::arg("text"))
-      .def("end_call",
-           [](Member& self, std::uint64_t number) {
-             self.control().recorder(self.rank()).end(number);
-           },
-           nb::arg("number"))
-      .def("report",
-           [](Member& self, const std::tuple<int, int, std::int64_t, std::uint64_t, std::uint64_t>& abort,
-              std::string_view place) {
-             const auto& [cause, rank, row, have, want] = abort;
-             self.report({static_cast<weft::AbortCause>(cause), rank, row, have, want}, place);
-           },
-           nb::arg("abort"), nb::arg("place"))
-      .def("missing",
-           [](Member& self, int awaited) { return self.control().missing(self.rank(), awaited); },
-           nb::arg("awaited"))
+      .def(
+          "begin_call",
+          [](Member& self, std::string_view text) {
+            return self.control().recorder(self.rank()).begin(text);
+          },
+          nb::arg("text"))
+      .def(
+          "end_call",
+          [](Member& self, std::uint64_t number) { self.control().recorder(self.rank()).end(number); },
+          nb::arg("number"))
+      .def(
+          "report",
+          [](Member& self, const std::tuple<int, int, std::int64_t, std::uint64_t, std::uint64_t>& abort,
+             std::string_view place) {
+            const auto& [cause, rank, row, have, want] = abort;
+            self.report({static_cast<weft::AbortCause>(cause), rank, row, have, want}, place);
+          },
+          nb::arg("abort"), nb::arg("place"))
+      .def(
+          "missing", [](Member& self, int awaited) { return self.control().missing(self.rank(), awaited); },
+          nb::arg("awaited"))
       .def("call", &call_at, nb::arg("rank"), nb::arg("number"))
-      .def("last_call",
-           [](Member& self, int rank) {
-             const weft::FlightRecorder& recorder = self.control().recorder(checked_rank(self, rank));
-             return std::pair(recorder.latest(), recorder.ended());
-           },
-           nb::arg("rank"))
-      .def("is_done", [](const Member& self, std::uint64_t job) {
-             return self.worker() == nullptr || self.worker()->is_done(job);
-           }, nb::arg("job"))
+      .def(
+          "last_call",
+          [](Member& self, int rank) {
+            const weft::FlightRecorder& recorder = self.control().recorder(checked_rank(self, rank));
+            return std::pair(recorder.latest(), recorder.ended());
+          },
+          nb::arg("rank"))
+      .def(
+          "is_done",
+          [](const Member& self, std::uint64_t job) {
+            return self.worker() == nullptr || self.worker()->is_done(job);
+          },
+          nb::arg("job"))
       .def("drain", &drain)
       .def("make_progress", &make_progress, nb::arg("job"), nb::arg("seconds"))
       .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
       .def("is_worker", &Member::is_worker)
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
-      .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))
+      .def(
+          "pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); },
+          nb::arg("rank"))
       .def(
           "show",
           [](Member& self, const nb::bytes& text) {
@@ -259,15 +264,24 @@ void bind_member(nb::module_& module) {
                                        {text.c_str(), text.size()});
           },
           nb::arg("reason"), nb::arg("rank"), nb::arg("text"))
-      .def("reserve", [](const Member& self, std::uint64_t offset,
-                         std::uint64_t nbytes) { self.heap().reserve(offset, nbytes); },
-           nb::arg("offset"), nb::arg("nbytes"), nb::call_guard<nb::gil_scoped_release>())
-      .def("populate", [](const Member& self, std::uint64_t offset,
-                          std::uint64_t nbytes) { self.heap().populate(offset, nbytes); },
-           nb::arg("offset"), nb::arg("nbytes"), nb::call_guard<nb::gil_scoped_release>())
-      .def("release", [](const Member& self, std::uint64_t offset,
-                         std::uint64_t nbytes) { self.heap().release(offset, nbytes); },
-           nb::arg("offset"), nb::arg("nbytes"))
+      .def(
+          "reserve",
+          [](const Member& self, std::uint64_t offset, std::uint64_t nbytes) {
+            self.heap().reserve(offset, nbytes);
+          },
+          nb::arg("offset"), nb::arg("nbytes"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "populate",
+          [](const Member& self, std::uint64_t offset, std::uint64_t nbytes) {
+            self.heap().populate(offset, nbytes);
+          },
+          nb::arg("offset"), nb::arg("nbytes"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "release",
+          [](const Member& self, std::uint64_t offset, std::uint64_t nbytes) {
+            self.heap().release(offset, nbytes);
+          },
+          nb::arg("offset"), nb::arg("nbytes"))
       .def("view", &view, nb::arg("offset"), nb::arg("nbytes"));
 }
 

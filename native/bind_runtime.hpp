@@ -11,8 +11,7 @@
 
 inline nb::object to_tuple(const std::optional<weft::Abort>& abort) {
   if (!abort) return nb::none();
-  return nb::make_tuple(static_cast<int>(abort->cause), abort->rank, abort->row, abort->have,
-                        abort->want);
+  return nb::make_tuple(static_cast<int>(abort->cause), abort->rank, abort->row, abort->have, abort->want);
 }
 
 inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {

@@ -12,7 +12,8 @@ namespace {
 
 template <bool (*kAct)(std::uint32_t*, weft::Clock::duration)>
 bool at_address(std::uintptr_t address, double seconds) {
-  const auto timeout = std::chrono::duration_cast<weft::Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto timeout =
+      std::chrono::duration_cast<weft::Clock::duration>(std::chrono::duration<double>(seconds));
   const nb::gil_scoped_release free;
   return kAct(reinterpret_cast<std::uint32_t*>(address), timeout);
 }

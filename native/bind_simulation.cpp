@@ -128,9 +128,8 @@ weft::GridKernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_reso
           {column<int32_t>(c, "slowed_first", num_resources),
            column<int32_t>(c, "slowed_second", num_resources), nb::cast<double>(c["load_stretch"])},
           nb::cast<double>(c["dispatch_share"]),
-          {column<double>(c, "clock_joules", num_resources),
-           column<int32_t>(c, "clock_pool", num_resources), nb::cast<double>(c["clock_watts"]),
-           nb::cast<double>(c["clock_held"])}};
+          {column<double>(c, "clock_joules", num_resources), column<int32_t>(c, "clock_pool", num_resources),
+           nb::cast<double>(c["clock_watts"]), nb::cast<double>(c["clock_held"])}};
 }
 
 void check(const weft::GridKernels& kernels, const weft::Rows& rows, const weft::Threads& threads,
@@ -160,8 +159,8 @@ void check(const weft::GridKernels& kernels, const weft::Rows& rows, const weft:
 }
 
 // Every index is looked at once here, so that the loop need not.
-void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Pools& pools,
-           size_t num_flags, size_t num_resources) {
+void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Pools& pools, size_t num_flags,
+           size_t num_resources) {
   const size_t num_rows = rows.step.size();
   const size_t num_threads = threads.first.size();
   within<int32_t>(rows.thread, 0, num_threads, "thread");
@@ -215,8 +214,8 @@ class Priced {
     if (start.size() != rows_.step.size() || end.size() != rows_.step.size()) {
       throw std::invalid_argument("start and end need one entry a row");
     }
-    weft::Simulation simulation(rows_, threads_, pools_, demands_, capacity_, num_flags_, tolerance,
-                                start, end, kernels_);
+    weft::Simulation simulation(rows_, threads_, pools_, demands_, capacity_, num_flags_, tolerance, start,
+                                end, kernels_);
     nb::gil_scoped_release release;
     simulation.run(poll_signals);
     return simulation.num_solves();

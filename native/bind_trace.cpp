@@ -28,7 +28,8 @@ template <class T>
 Column<T> moved(std::vector<T>&& values) {
   using Kept = std::vector<T>;
   auto kept = std::make_unique<Kept>(std::move(values));
-  const nb::capsule owner(kept.get(), [](void* each) noexcept { std::default_delete<Kept>()(static_cast<Kept*>(each)); });
+  const nb::capsule owner(kept.get(),
+                          [](void* each) noexcept { std::default_delete<Kept>()(static_cast<Kept*>(each)); });
   Kept& held = *kept.release();  // the capsule has it now
   return Column<T>(held.data(), {held.size()}, owner);
 }

@@ -63,7 +63,8 @@ class Binding {
   // Call after a successful execution: copies staged results back.
   void collect() const {
     for (const Staged& each : staged_) {
-      if (each.own->taken) std::memcpy(each.memory.data(), backing_bytes(*each.own).data(), each.memory.size());
+      if (each.own->taken)
+        std::memcpy(each.memory.data(), backing_bytes(*each.own).data(), each.memory.size());
     }
   }
 
@@ -74,7 +75,7 @@ class Binding {
   };
 
   [[nodiscard]] std::optional<Location> shown(const OwnBuffer& own, Bytes memory,
-                                           const Staging& staging) const {
+                                              const Staging& staging) const {
     if (memory.empty()) return Location{0, 0};
     const Location location = Location::of(memory, program_.resolver.heap);
     const bool is_backed = own.backing.nbytes >= memory.size();

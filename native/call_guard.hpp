@@ -22,8 +22,7 @@ class CallGuard {
     }
     const char* nobody = nullptr;
     // Acquire: see what the last thread wrote inside. Relaxed: a failed attempt reads nothing.
-    if (!owner_.compare_exchange_strong(nobody, self, std::memory_order_acquire,
-                                        std::memory_order_relaxed)) {
+    if (!owner_.compare_exchange_strong(nobody, self, std::memory_order_acquire, std::memory_order_relaxed)) {
       return false;
     }
     depth_ = 1;

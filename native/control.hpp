@@ -66,8 +66,7 @@ class Control {
     std::uint64_t absent = kAbsent;
     const Identity self = Identity::self();
     // Acquire-release: only one process claims the slot; kEntering keeps readers away.
-    if (!std::atomic_ref(slot.state)
-             .compare_exchange_strong(absent, kEntering, std::memory_order_acq_rel)) {
+    if (!std::atomic_ref(slot.state).compare_exchange_strong(absent, kEntering, std::memory_order_acq_rel)) {
       throw std::runtime_error("rank " + std::to_string(rank) + " is taken");
     }
     slot.who = self;
@@ -87,9 +86,7 @@ class Control {
   [[nodiscard]] bool has_died(int rank) const {
     return state(rank) == kHere && slots_[rank].who.gone() && state(rank) == kHere;
   }
-  [[nodiscard]] bool is_stopped(int rank) const {
-    return state(rank) == kHere && slots_[rank].who.stopped();
-  }
+  [[nodiscard]] bool is_stopped(int rank) const { return state(rank) == kHere && slots_[rank].who.stopped(); }
   // Zero until it has entered: before that its identity is being written.
   [[nodiscard]] std::int64_t pid(int rank) const noexcept {
     return state(rank) < kHere ? 0 : slots_[rank].who.pid;
@@ -159,8 +156,7 @@ class Control {
       const bool late = rank == awaited || recorder(rank).latest() < recorder(self).latest();
       if (rank == self || !(stopped || late)) continue;
       text += "; rank " + std::to_string(rank) + (late ? " did not come" : "") +
-              (late && stopped ? " and" : "") + (stopped ? " is stopped" : "") + " (" +
-              doing(rank) + ")";
+              (late && stopped ? " and" : "") + (stopped ? " is stopped" : "") + " (" + doing(rank) + ")";
     }
     return text;
   }

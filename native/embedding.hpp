@@ -27,8 +27,7 @@ struct Integers {
   bool wide = true;
 
   [[nodiscard]] std::int64_t operator[](std::size_t i) const noexcept {
-    return wide ? static_cast<const std::int64_t*>(data)[i]
-                : static_cast<const std::int32_t*>(data)[i];
+    return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
   }
 };
 
@@ -186,7 +185,8 @@ WEFT_INLINE void pool_samples(const Shard& shard, const Bags& bags, Range sample
   const Reader<Index> from(shard, bags);
   for (std::size_t sample = samples.first; sample < samples.last; ++sample, out += pitch) {
     const Range bag = bag_of(shard, bags, sample);
-    const float scale = bags.mean && bag.last > bag.first ? 1.0F / static_cast<float>(bag.last - bag.first) : 1.0F;
+    const float scale =
+        bags.mean && bag.last > bag.first ? 1.0F / static_cast<float>(bag.last - bag.first) : 1.0F;
     if constexpr (!std::is_same_v<Row, Int8Row>) {
       if (whole<kMost, L>(shard)) {
         pool_block<Row, Index, L, kMost, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
@@ -223,7 +223,8 @@ WEFT_AVX2 void pool_avx2(const Shard& shard, const Bags& bags, Range samples, fl
   pool_samples<Row, Index, Lanes<8>, kWeighted>(shard, bags, samples, out, pitch);
 }
 template <class Row, class Index, bool kWeighted>
-WEFT_AVX512 void pool_avx512(const Shard& shard, const Bags& bags, Range samples, float* out, std::size_t pitch) {
+WEFT_AVX512 void pool_avx512(const Shard& shard, const Bags& bags, Range samples, float* out,
+                             std::size_t pitch) {
   pool_samples<Row, Index, Lanes<16>, kWeighted>(shard, bags, samples, out, pitch);
 }
 #endif
@@ -248,14 +249,10 @@ Pool* pool_for(const Bags& bags, Level level) noexcept {
 
 inline Pool* pool_for(Element element, const Bags& bags, Level level) {
   switch (element) {
-    case Element::float32:
-      return pool_for<FloatRow>(bags, level);
-    case Element::bfloat16:
-      return pool_for<BrainRow>(bags, level);
-    case Element::float16:
-      return pool_for<HalfRow>(bags, level);
-    case Element::int8:
-      return pool_for<Int8Row>(bags, level);
+    case Element::float32: return pool_for<FloatRow>(bags, level);
+    case Element::bfloat16: return pool_for<BrainRow>(bags, level);
+    case Element::float16: return pool_for<HalfRow>(bags, level);
+    case Element::int8: return pool_for<Int8Row>(bags, level);
   }
   throw std::invalid_argument("a table has no such element");
 }

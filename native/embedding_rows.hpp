@@ -26,13 +26,10 @@ inline constexpr std::size_t kInt8Tail = 2 * sizeof(float);
 
 constexpr std::size_t row_bytes(Element element, std::size_t dim) noexcept {
   switch (element) {
-    case Element::float32:
-      return 4 * dim;
+    case Element::float32: return 4 * dim;
     case Element::bfloat16:
-    case Element::float16:
-      return 2 * dim;
-    case Element::int8:
-      return dim + kInt8Tail;
+    case Element::float16: return 2 * dim;
+    case Element::int8: return dim + kInt8Tail;
   }
   return 0;
 }

@@ -151,11 +151,14 @@ WEFT_INLINE void add_columns(const Uses& uses, const Gradients& gradients, Range
 
 // sum[0..dim) = the gradients of the uses in ``range``, in their order.
 template <class L, bool kAlike>
-WEFT_INLINE void add_up(const Uses& uses, const Gradients& gradients, Range range, std::size_t dim, float* sum) noexcept {
+WEFT_INLINE void add_up(const Uses& uses, const Gradients& gradients, Range range, std::size_t dim,
+                        float* sum) noexcept {
   const auto all = uses.all();
   std::size_t at = 0;
-  for (; at + 8 * L::kCount <= dim; at += 8 * L::kCount) add_columns<L, 8, kAlike>(uses, gradients, range, at, sum);
-  for (; at + 4 * L::kCount <= dim; at += 4 * L::kCount) add_columns<L, 4, kAlike>(uses, gradients, range, at, sum);
+  for (; at + 8 * L::kCount <= dim; at += 8 * L::kCount)
+    add_columns<L, 8, kAlike>(uses, gradients, range, at, sum);
+  for (; at + 4 * L::kCount <= dim; at += 4 * L::kCount)
+    add_columns<L, 4, kAlike>(uses, gradients, range, at, sum);
   for (; at + L::kCount <= dim; at += L::kCount) add_columns<L, 1, kAlike>(uses, gradients, range, at, sum);
   for (; at < dim; ++at) {
     float held = 0;
@@ -187,14 +190,10 @@ WEFT_INLINE void subtract(std::byte* row, const float* sum, float rate, std::siz
 
 WEFT_INLINE void subtract(Element element, std::byte* row, const float* sum, float rate, std::size_t dim) {
   switch (element) {
-    case Element::float32:
-      return subtract<float>(row, sum, rate, dim);
-    case Element::bfloat16:
-      return subtract<Brain>(row, sum, rate, dim);
-    case Element::float16:
-      return subtract<Half>(row, sum, rate, dim);
-    case Element::int8:
-      break;
+    case Element::float32: return subtract<float>(row, sum, rate, dim);
+    case Element::bfloat16: return subtract<Brain>(row, sum, rate, dim);
+    case Element::float16: return subtract<Half>(row, sum, rate, dim);
+    case Element::int8: break;
   }
   throw std::invalid_argument("a quantised table cannot be trained");
 }
@@ -218,7 +217,8 @@ WEFT_INLINE void fetch(const void* from, std::size_t size) noexcept {
 }
 
 template <class L, bool kAlike, class Act>
-WEFT_INLINE void each_row_of(const Shard& shard, const Uses& uses, const Gradients& gradients, const Act& act) {
+WEFT_INLINE void each_row_of(const Shard& shard, const Uses& uses, const Gradients& gradients,
+                             const Act& act) {
   const auto all = uses.all();
   std::vector<float> sum(shard.dim);
   for (std::size_t n = 0; n < uses.num_rows(); ++n) {
@@ -244,17 +244,20 @@ WEFT_INLINE void each_row(const Shard& shard, const Uses& uses, const Gradients&
 using Update = void(const Shard&, const Uses&, const Gradients&, const UpdateStep&);
 
 template <class L>
-WEFT_INLINE void update_rows(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step) {
+WEFT_INLINE void update_rows(const Shard& shard, const Uses& uses, const Gradients& gradients,
+                             const UpdateStep& step) {
   each_row<L>(shard, uses, gradients, [&](std::size_t row, const float* sum) __attribute__((always_inline)) {
     const float rate = rate_of(step, row, sum, shard.dim);
     subtract(shard.element, shard.rows + row * shard.stride(), sum, rate, shard.dim);
   });
 }
-inline void update_plain(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step) {
+inline void update_plain(const Shard& shard, const Uses& uses, const Gradients& gradients,
+                         const UpdateStep& step) {
   update_rows<Lanes<4>>(shard, uses, gradients, step);
 }
 #if defined(__x86_64__)
-WEFT_AVX2 inline void update_avx2(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step) {
+WEFT_AVX2 inline void update_avx2(const Shard& shard, const Uses& uses, const Gradients& gradients,
+                                  const UpdateStep& step) {
   update_rows<Lanes<8>>(shard, uses, gradients, step);
 }
 #endif
@@ -271,12 +274,14 @@ inline Update* update_at([[maybe_unused]] Level level) noexcept {
 // Changes every row that was asked for by its gradient.
 inline void update(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step,
                    Level at = level()) {
-  if (step.rule != Rule::sgd && step.state == nullptr) throw std::invalid_argument("a rule without its state");
+  if (step.rule != Rule::sgd && step.state == nullptr)
+    throw std::invalid_argument("a rule without its state");
   updating::update_at(at)(shard, uses, gradients, step);
 }
 
 // The rows that were asked for, ascending, and their gradients one after another.
-inline void collect(const Shard& shard, const Uses& uses, const Gradients& gradients, std::int64_t* rows, float* sums) {
+inline void collect(const Shard& shard, const Uses& uses, const Gradients& gradients, std::int64_t* rows,
+                    float* sums) {
   updating::each_row<Lanes<4>>(shard, uses, gradients, [&](std::size_t row, const float* sum) {
     *rows++ = static_cast<std::int64_t>(row);
     sums = std::copy(sum, sum + shard.dim, sums);

@@ -25,9 +25,7 @@ class EventCount {
     rung_.fetch_add(1, std::memory_order_release);
     rung_.notify_all();
   }
-  [[nodiscard]] std::uint32_t count() const noexcept {
-    return rung_.load(std::memory_order_acquire);
-  }
+  [[nodiscard]] std::uint32_t count() const noexcept { return rung_.load(std::memory_order_acquire); }
   // Returns when the count is no longer ``old``.
   void wait_past(std::uint32_t old, bool spins, Clock::duration awake) const {
     Backoff backoff(spins, awake);

@@ -32,13 +32,16 @@ inline Abort abort_of(const Unreachable& found, std::int64_t row = -1) noexcept 
 class Executor {
  public:
   Executor(const Program& program, std::uint32_t runner)
-      : program_(program), runner_(runner), cross_process_(program.resolver.pids), states_(program.streams.size()) {
+      : program_(program),
+        runner_(runner),
+        cross_process_(program.resolver.pids),
+        states_(program.streams.size()) {
     active_.reserve(states_.size());  // no stream begins twice before it is erased
   }
 
   // Returns nothing, or why it was aborted. Exceptions of the hooks pass through.
   std::optional<Abort> run(std::uint64_t execution, bool stamps, const Hooks& hooks, FailureMonitor& monitor,
-                          Backoff& backoff) {
+                           Backoff& backoff) {
     begin(execution, stamps, hooks);
     return or_thrown([&]() -> std::optional<Abort> {
       // Nothing begins in a failed world. What has begun goes on, even if another rank that is done
@@ -169,25 +172,20 @@ class Executor {
       case Kind::swap:
       case Kind::reduce:
       case Kind::encode:
-      case Kind::decode:
-        return true;
-      default:
-        return false;
+      case Kind::decode: return true;
+      default: return false;
     }
   }
 
   void execute(const Row& row) {
     switch (row.kind) {
-      case Kind::kernel:
-        resolve(row);
-        return hooks_->kernel(index_of(row), resolved_);
+      case Kind::kernel: resolve(row); return hooks_->kernel(index_of(row), resolved_);
       case Kind::copy:
       case Kind::broadcast:
       case Kind::swap:
       case Kind::reduce:
       case Kind::encode:
-      case Kind::decode:
-        return resolve(row) ? reach(row) : execute_local(row);
+      case Kind::decode: return resolve(row) ? reach(row) : execute_local(row);
       case Kind::signal:
       case Kind::submit:
         Flag(*row.raised).raise(row.by);
@@ -195,8 +193,7 @@ class Executor {
         return;
       case Kind::launch:
       case Kind::wait:
-      case Kind::call:
-        return;
+      case Kind::call: return;
     }
   }
 
@@ -227,14 +224,10 @@ class Executor {
                         : copy(slices[0], slices[1], row.cached ? SIZE_MAX : program_.streamed());
       case Kind::broadcast:
         return broadcast(slices[0], slices.subspan(1), row.cached ? SIZE_MAX : program_.streamed());
-      case Kind::swap:
-        return swap(slices[0], slices[1]);
-      case Kind::reduce:
-        return row.reduction.run(slices.first(slices.size() - 1), slices.back());
-      case Kind::encode:
-        return encode(row, slices[0], slices[1]);
-      default:
-        return decode(row, slices[0], slices[1]);
+      case Kind::swap: return swap(slices[0], slices[1]);
+      case Kind::reduce: return row.reduction.run(slices.first(slices.size() - 1), slices.back());
+      case Kind::encode: return encode(row, slices[0], slices[1]);
+      default: return decode(row, slices[0], slices[1]);
     }
   }
 
@@ -249,12 +242,9 @@ class Executor {
   void execute_remote(const Row& row) {
     const std::span<const ResolvedSlice> pieces(resolved_);
     switch (row.kind) {
-      case Kind::copy:
-        return cross_process_.copy(pieces[0], pieces[1]);
-      case Kind::broadcast:
-        return cross_process_.broadcast(pieces[0], pieces.subspan(1));
-      case Kind::swap:
-        return cross_process_.swap(pieces[0], pieces[1]);
+      case Kind::copy: return cross_process_.copy(pieces[0], pieces[1]);
+      case Kind::broadcast: return cross_process_.broadcast(pieces[0], pieces.subspan(1));
+      case Kind::swap: return cross_process_.swap(pieces[0], pieces[1]);
       case Kind::reduce:
         return cross_process_.reduce(row.reduction, pieces.first(pieces.size() - 1), pieces.back());
       default:  // buffers of codecs are never bound
@@ -286,19 +276,20 @@ class Executor {
   }
 
   [[nodiscard]] Abort not_coded(const Row& row, Verdict found, const Access& chunk) const {
-    return at(row, AbortCause::codec, program_.resolver.self, static_cast<std::uint64_t>(found), chunk.offset);
+    return at(row, AbortCause::codec, program_.resolver.self, static_cast<std::uint64_t>(found),
+              chunk.offset);
   }
 
   [[nodiscard]] Abort at(const Row& row, AbortCause cause, std::uint32_t rank, std::uint64_t have,
-                        std::uint64_t want) const {
+                         std::uint64_t want) const {
     return {cause, static_cast<int>(rank), static_cast<std::int64_t>(index_of(row)), have, want};
   }
 
   void stamp(const Row& row, std::size_t which) const noexcept {
     if (stamps_ == nullptr) return;
     const auto now = Clock::now().time_since_epoch();
-    stamps_[2 * index_of(row) + which] = static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+    stamps_[2 * index_of(row) + which] =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
   }
 
   [[nodiscard]] std::size_t index_of(const Row& row) const noexcept {

@@ -39,7 +39,7 @@ class FailureMonitor {
  public:
   // ``poll`` may throw to abort; ``all``: every rank is needed, so one that left aborts.
   FailureMonitor(const Control& control, int self, const std::atomic<bool>& stop,
-        const std::function<void()>& poll, bool all = false)
+                 const std::function<void()>& poll, bool all = false)
       : control_(control), self_(self), stop_(stop), poll_(poll), all_(all) {}
 
   [[nodiscard]] std::optional<Abort> check(Backoff& backoff) {

@@ -30,15 +30,13 @@ inline std::optional<Fault> fault_of(const Abort& abort, const Control& control,
   const std::string have = std::to_string(abort.have), want = std::to_string(abort.want);
   switch (abort.cause) {
     case AbortCause::fault:
-    case AbortCause::stopped:
-      return std::nullopt;
+    case AbortCause::stopped: return std::nullopt;
     case AbortCause::died:
-      return Fault{FaultReason::died, abort.rank,
-                   other + " died (pid " + std::to_string(control.pid(abort.rank)) + ") " +
-                       control.doing(abort.rank)};
+      return Fault{
+          FaultReason::died, abort.rank,
+          other + " died (pid " + std::to_string(control.pid(abort.rank)) + ") " + control.doing(abort.rank)};
     case AbortCause::left:
-      return Fault{FaultReason::died, abort.rank,
-                   other + " left the world " + control.doing(abort.rank)};
+      return Fault{FaultReason::died, abort.rank, other + " left the world " + control.doing(abort.rank)};
     case AbortCause::timeout: {
       const std::string came = abort.want != 0 ? " (" + have + " of " + want + " came)" : "";
       return Fault{FaultReason::timeout, abort.rank,

@@ -43,12 +43,8 @@ class FlightRecorder {
     ref(ended_).store(number, std::memory_order_release);
   }
 
-  [[nodiscard]] std::uint64_t latest() const noexcept {
-    return ref(latest_).load(std::memory_order_acquire);
-  }
-  [[nodiscard]] std::uint64_t ended() const noexcept {
-    return ref(ended_).load(std::memory_order_acquire);
-  }
+  [[nodiscard]] std::uint64_t latest() const noexcept { return ref(latest_).load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t ended() const noexcept { return ref(ended_).load(std::memory_order_acquire); }
 
   // The call of that number, if it is still kept.
   [[nodiscard]] std::optional<std::string> text(std::uint64_t number) const {

@@ -170,8 +170,8 @@ class GridScheduler {
       }
     }
     for (const auto& [resource, capacity] : part.slowed) {
-      const double busy = load_of(kernels_.loads.first[at(resource)]) +
-                          load_of(kernels_.loads.second[at(resource)]);
+      const double busy =
+          load_of(kernels_.loads.first[at(resource)]) + load_of(kernels_.loads.second[at(resource)]);
       share_.set_capacity(resource, capacity / (1 + kernels_.loads.stretch * busy));
     }
     for (const size_t pool : part.pools) {

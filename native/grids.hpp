@@ -98,8 +98,7 @@ class Progress {
   static constexpr double kEpsilon = 1e-7;
 
   void sort() {
-    std::sort(groups_.begin(), groups_.end(),
-              [](const Group& a, const Group& b) { return a.free < b.free; });
+    std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.free < b.free; });
   }
 
   // Whole rounds in which every unit takes a tile, before the last in which only some do.
@@ -146,8 +145,7 @@ class Progress {
   double time_of(double tiles) const {
     std::vector<Group> order;
     for (const Group& group : groups_) order.push_back({group.units, first_end(group)});
-    std::sort(order.begin(), order.end(),
-              [](const Group& a, const Group& b) { return a.free < b.free; });
+    std::sort(order.begin(), order.end(), [](const Group& a, const Group& b) { return a.free < b.free; });
     const double whole = std::floor((tiles - kEpsilon) / units_);
     double left = tiles - whole * units_;
     for (const Group& group : order) {

@@ -39,9 +39,8 @@ class Heap {
   static Heap create(std::size_t nbytes) {
     for (;;) {
       const std::string name = "/weft-" + random_token();
-      Descriptor file(checked(
-          ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600),
-          "creating shared memory"));
+      Descriptor file(checked(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600),
+                              "creating shared memory"));
       const UnlinkOnError guard{name};
       lock_shared(file);
       // Somebody who cleans up may have taken the file for a left one before it was locked.
@@ -54,8 +53,8 @@ class Heap {
   }
 
   static Heap open(const std::string& name) {
-    Descriptor file(checked(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0),
-                            "opening shared memory " + name));
+    Descriptor file(
+        checked(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0), "opening shared memory " + name));
     lock_shared(file);
     struct stat info{};
     checked(::fstat(file.get(), &info), "fstat");
@@ -141,8 +140,8 @@ class Heap {
   // At a multiple of a large page: only so can one be mapped. Addresses are taken with room on
   // both sides, which is given back.
   static std::byte* map(const Descriptor& file, std::size_t nbytes) {
-    void* taken = ::mmap(nullptr, nbytes + kLargePage, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* taken =
+        ::mmap(nullptr, nbytes + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (taken == MAP_FAILED) throw_errno("taking addresses for shared memory");
     const auto first = reinterpret_cast<std::uintptr_t>(taken);
     const std::size_t page = page_bytes(), whole = (nbytes + page - 1) / page * page;

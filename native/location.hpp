@@ -81,7 +81,8 @@ struct AddressResolver {
 
   // Nothing if a location is too small for the slice, which only a corrupt peer writes. ``copy`` is the
   // current copy of a rotating buffer.
-  [[nodiscard]] std::optional<ResolvedSlice> resolve(const Access& access, std::uint64_t copy = 0) const noexcept {
+  [[nodiscard]] std::optional<ResolvedSlice> resolve(const Access& access,
+                                                     std::uint64_t copy = 0) const noexcept {
     if (access.location == nullptr) return ResolvedSlice{access.fixed, 0, self};
     const Location location = *access.location;
     const std::uint64_t nbytes = elastic ? location.nbytes : access.size();

@@ -59,8 +59,7 @@ inline double time_copies(Bytes src, Bytes dst, bool streamed, std::uint32_t cou
 }
 
 // Seconds of a reduction of two sources.
-inline double time_reduces(const Reduction& reduction, Bytes a, Bytes b, Bytes out,
-                           std::uint32_t count) {
+inline double time_reduces(const Reduction& reduction, Bytes a, Bytes b, Bytes out, std::uint32_t count) {
   const std::size_t pieces = pieces_of(out.size());
   const auto act = [&](std::uint64_t i) {
     const std::array<Bytes, 2> sources{piece(a, i), piece(b, i)};
@@ -81,8 +80,8 @@ inline double time_reads(pid_t pid, std::uint64_t address, Bytes dst, std::uint3
 
 // Seconds of a flag's way there and back: two ranks raise each other's in turn, ``first`` begins.
 // Both flags stood at ``from``.
-inline double time_round_trips(std::uint64_t& mine, std::uint64_t& theirs, std::uint64_t from,
-                               bool first, bool spins, std::uint32_t count) {
+inline double time_round_trips(std::uint64_t& mine, std::uint64_t& theirs, std::uint64_t from, bool first,
+                               bool spins, std::uint32_t count) {
   constexpr auto kLongest = std::chrono::seconds(10);
   const Flag here(mine), there(theirs);
   const auto wait = [&](std::uint64_t value) {

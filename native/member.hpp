@@ -91,9 +91,7 @@ class Member {
   [[nodiscard]] bool spins() const noexcept { return spins_.load(std::memory_order_relaxed); }
 
   // Whether the worker has a core besides the caller's; read when the worker starts.
-  void set_core_for_worker(bool has) noexcept {
-    has_core_for_worker_.store(has, std::memory_order_relaxed);
-  }
+  void set_core_for_worker(bool has) noexcept { has_core_for_worker_.store(has, std::memory_order_relaxed); }
 
   // Starts the worker and the engines up to that number; returns their thread ids, so that their
   // affinity and priority can be set.
@@ -139,7 +137,7 @@ class Member {
 
   // Waits until ``attempt`` returns true. ``other`` is the awaited rank.
   std::optional<Abort> wait_for(const std::function<bool()>& attempt, int other,
-                               const std::function<void()>& poll) {
+                                const std::function<void()>& poll) {
     const std::atomic<bool> stop = false;
     FailureMonitor monitor(control_, rank_, stop, poll);
     Backoff backoff(spins(), timeout());
@@ -182,15 +180,14 @@ class Member {
 
   // An execution on bound memory, as the call of that name. ``kept`` is a reusable executor of the
   // calling thread's streams; ``alone`` is false in the background of a computation.
-  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks, Binding& binding, std::string_view call,
-                          std::atomic<bool>& stop, Executor* kept = nullptr,
-                          bool alone = true) {
+  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps, const Hooks& hooks,
+                           Binding& binding, std::string_view call, std::atomic<bool>& stop,
+                           Executor* kept = nullptr, bool alone = true) {
     const std::uint64_t number = call.empty() ? 0 : control_.recorder(rank_).begin(call);
     binding.publish(staging_);
     auto abort = kept != nullptr && program.engines.empty()
-                    ? run(*kept, execution, stamps, hooks, stop)
-                    : run(program, execution, stamps, hooks, stop, alone);
+                     ? run(*kept, execution, stamps, hooks, stop)
+                     : run(program, execution, stamps, hooks, stop, alone);
     if (abort) return abort;
     binding.collect();
     if (number != 0) control_.recorder(rank_).end(number);
@@ -201,14 +198,13 @@ class Member {
   // that program, and used by jobs only. Programs with kernels may block and throw: they run in one
   // step.
   std::uint64_t submit(const Program& program, Executor& executor, std::uint64_t execution,
-                       std::span<const Bound> bound, std::string call,
-                       Kernels* kernels = nullptr) {
+                       std::span<const Bound> bound, std::string call, Kernels* kernels = nullptr) {
     need_worker();
     if (kernels != nullptr || program.blocks()) {
       return submit_whole(program, execution, bound, std::move(call), kernels);
     }
-    auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound,
-                                       std::move(call), staging_, timeout());
+    auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound, std::move(call),
+                                       staging_, timeout());
     return worker_->submit({[this, task = std::move(task)](std::atomic<bool>& stop) {
       return reported(task->call(), [&] { return task->step(stop); });
     }});
@@ -230,8 +226,8 @@ class Member {
 
   // One execution of a program; ``execution`` counts from zero. The calling thread runs its
   // streams, each engine its own; the first to abort stops the others.
-  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
+  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps, const Hooks& hooks,
+                           std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
     std::vector<Part> parts;
     parts.reserve(program.engines.size() + 1);
@@ -257,11 +253,11 @@ class Member {
   }
 
   // What one thread does in an execution.
-  std::optional<Abort> run(Executor& executor, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
+  std::optional<Abort> run(Executor& executor, std::uint64_t execution, bool stamps, const Hooks& hooks,
+                           std::atomic<bool>& stop, bool alone = true) {
     FailureMonitor monitor(control_, rank_, stop, hooks.poll);
     Backoff backoff(spins() && alone, timeout(), alone ? Background::none : Background::computation,
-                      &control_.bell(rank_));
+                    &control_.bell(rank_));
     auto abort = executor.run(execution, stamps, hooks, monitor, backoff);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (abort) stop.store(true, std::memory_order_relaxed);
@@ -271,8 +267,8 @@ class Member {
  private:
   // Engines are joined in one step, and a Python codec may need the GIL, which a waiting thread may
   // hold. So the worker's thread executes it all.
-  std::uint64_t submit_whole(const Program& program, std::uint64_t execution,
-                             std::span<const Bound> bound, std::string call, Kernels* kernels) {
+  std::uint64_t submit_whole(const Program& program, std::uint64_t execution, std::span<const Bound> bound,
+                             std::string call, Kernels* kernels) {
     auto binding = std::make_shared<Binding>(program, bound);
     auto whole = [this, &program, execution, binding = std::move(binding), call = std::move(call),
                   kernels](std::atomic<bool>& stop) {
@@ -280,8 +276,8 @@ class Member {
       if (kernels != nullptr) hooks.kernel = kernels->caller();
       return reported(call, [&] {
         return Progress{true, true,
-                       run(program, execution, false, hooks, *binding, call, stop,
-                           /*kept=*/nullptr, /*alone=*/false)};
+                        run(program, execution, false, hooks, *binding, call, stop,
+                            /*kept=*/nullptr, /*alone=*/false)};
       });
     };
     return worker_->submit({std::move(whole), /*blocks=*/true});

@@ -28,9 +28,7 @@ inline bool overlap(Bytes a, Bytes b) noexcept {
          before(b.data(), a.data() + a.size());
 }
 
-inline bool same(Bytes a, Bytes b) noexcept {
-  return a.data() == b.data() && a.size() == b.size();
-}
+inline bool same(Bytes a, Bytes b) noexcept { return a.data() == b.data() && a.size() == b.size(); }
 
 // From this size on a copy goes past the caches: what it writes is too large to be found in
 // them again, and memory need not be read before it is overwritten. A quarter of the last-level
@@ -45,17 +43,15 @@ inline std::atomic<std::size_t>& streaming_limit() noexcept {
 }
 
 // Relaxed: any thread may use the old limit for a while.
-inline std::size_t streamed_from() noexcept {
-  return streaming_limit().load(std::memory_order_relaxed);
-}
+inline std::size_t streamed_from() noexcept { return streaming_limit().load(std::memory_order_relaxed); }
 
 #if defined(__x86_64__)
 // The spans must not overlap. SSE2 is always there, and wider stores are no faster here: the
 // write-combining buffers hold a line either way. What is read ``again`` soon stays in the caches.
 template <bool again = false>
 void copy_streamed(Bytes src, Bytes dst) noexcept {
-  const auto lead = std::min(
-      dst.size(), static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63));
+  const auto lead =
+      std::min(dst.size(), static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63));
   std::memcpy(dst.data(), src.data(), lead);
   std::size_t at = lead;
   for (; at + 64 <= dst.size(); at += 64) {

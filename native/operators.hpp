@@ -37,8 +37,7 @@ struct Product {
   }
   template <class T>
   static Complex<T> apply(Complex<T> a, Complex<T> b) noexcept {
-    return {a.real * b.real - a.imaginary * b.imaginary,
-            a.real * b.imaginary + a.imaginary * b.real};
+    return {a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
   }
 };
 

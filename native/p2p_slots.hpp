@@ -54,7 +54,9 @@ class P2PSlots {
   };
   using Row = std::array<Slot, kSlots>;
 
-  static constexpr std::size_t nbytes(int num_ranks) { return static_cast<std::size_t>(num_ranks) * sizeof(Row); }
+  static constexpr std::size_t nbytes(int num_ranks) {
+    return static_cast<std::size_t>(num_ranks) * sizeof(Row);
+  }
 
   // ``start``: where the rows of rank 0 begin; those of the next rank lie ``step`` further.
   P2PSlots(const Heap& heap, AddressResolver resolver, std::uint64_t start, std::uint64_t step)
@@ -205,9 +207,7 @@ class P2PSlots {
     state(slot).store(kTaken, std::memory_order_release);
   }
 
-  static std::atomic_ref<std::uint64_t> state(Slot& slot) noexcept {
-    return std::atomic_ref(slot.state);
-  }
+  static std::atomic_ref<std::uint64_t> state(Slot& slot) noexcept { return std::atomic_ref(slot.state); }
 
   // Looks twice. During the first look a message may come into a slot that was passed already and a
   // later one into a slot that was not. Who sees the later one posted sees the earlier one, too, at

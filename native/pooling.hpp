@@ -81,12 +81,15 @@ class Pooling : public Kernels {
 
   // Slices that are complete since the last begin(). Acquire: see run(). Relaxed: nothing is under
   // way then, and what is started later comes after it.
-  [[nodiscard]] std::uint64_t delivered() const noexcept { return delivered_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t delivered() const noexcept {
+    return delivered_.load(std::memory_order_acquire);
+  }
   void begin() noexcept { delivered_.store(0, std::memory_order_relaxed); }
 
   // Pools samples of every lookup into its columns of rows that are ``pitch`` floats apart.
   void pool_rows(Range samples, float* out, std::size_t pitch) const {
-    for (const Lookup& lookup : lookups_) pool(lookup.shard, lookup.bags, samples, out + lookup.column, pitch);
+    for (const Lookup& lookup : lookups_)
+      pool(lookup.shard, lookup.bags, samples, out + lookup.column, pitch);
   }
 
   // The same as a task of that kind, with the gradients of so many samples in one piece.
@@ -102,15 +105,13 @@ class Pooling : public Kernels {
     }
     const PoolingTask& task = tasks_.at(row);
     switch (task.kind) {
-      case PoolingTask::Kind::pool:
-        return pool_slice(task, slices);
+      case PoolingTask::Kind::pool: return pool_slice(task, slices);
       case PoolingTask::Kind::deliver:
         join(task, slices);
         // Release: who counts it finds what was written before.
         delivered_.fetch_add(1, std::memory_order_release);
         return;
-      case PoolingTask::Kind::update:
-        return update_all(task, slices);
+      case PoolingTask::Kind::update: return update_all(task, slices);
     }
   }
 

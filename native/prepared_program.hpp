@@ -30,9 +30,7 @@ class PreparedProgram {
   }
 
   // The number of its last use, the same on every rank: the order of an LRU cache.
-  [[nodiscard]] std::uint64_t last_use() const noexcept {
-    return last_use_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] std::uint64_t last_use() const noexcept { return last_use_.load(std::memory_order_relaxed); }
 
   // Whether memory of these sizes can be bound to its buffers.
   [[nodiscard]] bool fits(std::span<const Bound> bound) const noexcept {
@@ -46,8 +44,8 @@ class PreparedProgram {
   }
 
   // Executes in this thread, as the call of that name.
-  std::optional<Abort> run(Member& member, std::span<const Bound> bound, std::string_view call,
-                          bool stamps, const Hooks& hooks) {
+  std::optional<Abort> run(Member& member, std::span<const Bound> bound, std::string_view call, bool stamps,
+                           const Hooks& hooks) {
     const CallScope entered(member.call_guard());
     if (!entered) return Abort{AbortCause::threads};
     // An earlier job of this program, or one that uses the engines, ends first.

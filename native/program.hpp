@@ -147,26 +147,19 @@ class Checker {
       case Kind::copy:
         return require(row, slices.size() == 2 && slices[0].size() == slices[1].size() &&
                                 (!row.slot || slices[0].size() >= kSlotHead));
-      case Kind::broadcast:
-        return check_broadcast(row, slices);
+      case Kind::broadcast: return check_broadcast(row, slices);
       case Kind::swap:
         return require(row, slices.size() == 2 && slices[0].size() == slices[1].size() &&
                                 !overlap(slices[0], slices[1]));
-      case Kind::reduce:
-        return check_reduce(row, slices);
-      case Kind::encode:
-        return require(row, slices.size() == 2 && has_room(row, slices[1], slices[0]));
-      case Kind::decode:
-        return require(row, slices.size() == 2 && has_room(row, slices[0], slices[1]));
+      case Kind::reduce: return check_reduce(row, slices);
+      case Kind::encode: return require(row, slices.size() == 2 && has_room(row, slices[1], slices[0]));
+      case Kind::decode: return require(row, slices.size() == 2 && has_room(row, slices[0], slices[1]));
       case Kind::signal:
-      case Kind::submit:
-        return require(row, row.raised != nullptr);
-      case Kind::wait:
-        return require(row, row.wait.word != nullptr);
+      case Kind::submit: return require(row, row.raised != nullptr);
+      case Kind::wait: return require(row, row.wait.word != nullptr);
       case Kind::kernel:
       case Kind::launch:
-      case Kind::call:
-        return;
+      case Kind::call: return;
     }
     throw std::invalid_argument("a row has no kind");
   }
@@ -190,8 +183,8 @@ class Checker {
   // As far as is known before memory is bound: slices of one buffer.
   static bool overlap(const Access& a, const Access& b) noexcept {
     if (a.location == nullptr || b.location == nullptr) return weft::overlap(a.fixed, b.fixed);
-    return a.location == b.location && a.size() != 0 && b.size() != 0 &&
-           a.offset < b.offset + b.size() && b.offset < a.offset + a.size();
+    return a.location == b.location && a.size() != 0 && b.size() != 0 && a.offset < b.offset + b.size() &&
+           b.offset < a.offset + a.size();
   }
   static bool same(const Access& a, const Access& b) noexcept {
     if (a.location == nullptr || b.location == nullptr) return weft::same(a.fixed, b.fixed);

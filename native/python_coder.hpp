@@ -21,9 +21,7 @@ class PythonCoder {
     const nanobind::gil_scoped_acquire lock;
     return nanobind::cast<std::size_t>(codec_.attr("room")(nbytes));
   }
-  [[nodiscard]] std::size_t encode(Bytes src, Bytes out) const {
-    return call("encode", src, out, 0);
-  }
+  [[nodiscard]] std::size_t encode(Bytes src, Bytes out) const { return call("encode", src, out, 0); }
   [[nodiscard]] Verdict decode(Bytes frame, Bytes dst) const {
     constexpr auto kContent = static_cast<std::size_t>(Verdict::content);
     const std::size_t found = call("decode", frame, dst, kContent);

@@ -35,8 +35,7 @@ T load(const std::byte* from, std::size_t i) noexcept {
 
 // ivdep: out is a or b, or far from both, so element i depends on no other.
 template <class T, class Op, Level kLevel>
-WEFT_INLINE void merge(const std::byte* a, const std::byte* b, std::byte* out,
-                       std::size_t count) noexcept {
+WEFT_INLINE void merge(const std::byte* a, const std::byte* b, std::byte* out, std::size_t count) noexcept {
   if constexpr (std::is_same_v<T, Half> && kLevel != Level::plain) {
     return merge_halves<Op>(a, b, out, count);
   }
@@ -68,7 +67,7 @@ WEFT_INLINE T scaled(T value, const Scale& scale, std::size_t num_sources) noexc
 
 template <class T>
 WEFT_INLINE void rescale(const std::byte* from, std::byte* to, std::size_t count, const Scale& scale,
-             std::size_t num_sources) noexcept {
+                         std::size_t num_sources) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     const T value = scaled(load<T>(from, i), scale, num_sources);
     std::memcpy(to + i * sizeof(T), &value, sizeof(T));
@@ -78,8 +77,7 @@ WEFT_INLINE void rescale(const std::byte* from, std::byte* to, std::size_t count
 // A block of each source in turn is combined in the first-level cache and written once, so
 // dst may be one of the sources. Sources need no alignment.
 template <class T, class Op, Level kLevel>
-WEFT_INLINE void reduce_blocks(std::span<const Bytes> srcs, Bytes dst,
-                               const Scale& scale) noexcept {
+WEFT_INLINE void reduce_blocks(std::span<const Bytes> srcs, Bytes dst, const Scale& scale) noexcept {
   alignas(64) std::array<std::byte, kReduceBlock> held, other;
   const bool before = scale.when == Scale::When::before;
   const bool after = scale.when == Scale::When::after;
@@ -118,8 +116,7 @@ WEFT_AVX2 void reduce_avx2(std::span<const Bytes> srcs, Bytes dst, const Scale& 
   reduce_blocks<T, Op, Level::avx2>(srcs, dst, scale);
 }
 template <class T, class Op>
-WEFT_AVX512 void reduce_avx512(std::span<const Bytes> srcs, Bytes dst,
-                               const Scale& scale) noexcept {
+WEFT_AVX512 void reduce_avx512(std::span<const Bytes> srcs, Bytes dst, const Scale& scale) noexcept {
   reduce_blocks<T, Op, Level::avx512>(srcs, dst, scale);
 }
 template <class T, class Op>

@@ -13,8 +13,7 @@
 namespace weft {
 
 [[noreturn]] inline void no_reduction(std::string_view op, std::string_view dtype) {
-  throw std::invalid_argument("no reduction is called '" + std::string(op) + "' for " +
-                              std::string(dtype));
+  throw std::invalid_argument("no reduction is called '" + std::string(op) + "' for " + std::string(dtype));
 }
 
 // "premul:0.5": each source is multiplied first.

@@ -11,7 +11,8 @@
 namespace weft {
 
 // Changes the word from ``from`` to ``to`` as soon as it is ``from``; false after the timeout.
-inline bool change_signal(std::uint32_t* word, std::uint32_t from, std::uint32_t to, Clock::duration timeout) {
+inline bool change_signal(std::uint32_t* word, std::uint32_t from, std::uint32_t to,
+                          Clock::duration timeout) {
   std::atomic_ref<std::uint32_t> signal(*word);
   Backoff backoff(std::thread::hardware_concurrency() > 1, timeout);
   for (;;) {
@@ -25,7 +26,11 @@ inline bool change_signal(std::uint32_t* word, std::uint32_t from, std::uint32_t
   }
 }
 
-inline bool put_signal(std::uint32_t* word, Clock::duration timeout) { return change_signal(word, 0, 1, timeout); }
-inline bool take_signal(std::uint32_t* word, Clock::duration timeout) { return change_signal(word, 1, 0, timeout); }
+inline bool put_signal(std::uint32_t* word, Clock::duration timeout) {
+  return change_signal(word, 0, 1, timeout);
+}
+inline bool take_signal(std::uint32_t* word, Clock::duration timeout) {
+  return change_signal(word, 1, 0, timeout);
+}
 
 }  // namespace weft

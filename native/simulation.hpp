@@ -20,9 +20,9 @@ namespace weft {
 
 class Simulation {
  public:
-  Simulation(Rows rows, Threads threads, Pools pools, Demands demands,
-             std::span<const double> capacity, size_t num_flags, double tolerance,
-             std::span<double> start, std::span<double> end, GridKernels kernels = {})
+  Simulation(Rows rows, Threads threads, Pools pools, Demands demands, std::span<const double> capacity,
+             size_t num_flags, double tolerance, std::span<double> start, std::span<double> end,
+             GridKernels kernels = {})
       : rows_(rows),
         threads_(threads),
         pools_(pools),
@@ -94,27 +94,19 @@ class Simulation {
 
   void handle(const Event& event) {
     switch (event.what) {
-      case What::kResume:
-        runnable_.push_back(event.id);
-        break;
-      case What::kSignal:
-        raise(event.id);
-        break;
+      case What::kResume: runnable_.push_back(event.id); break;
+      case What::kSignal: raise(event.id); break;
       case What::kFlowEnd:
         if (event.version == version_[at(components_.of_flow[at(event.id)])]) end_flow(event.id);
         break;
-      case What::kLetGo:
-        finish_flow(event.id);
-        break;
+      case What::kLetGo: finish_flow(event.id); break;
       case What::kSolve:
         if (event.version == version_[at(event.id)]) change(event.id);
         break;
       case What::kGrant:
         if (event.version == version_[at(components_.of_pool[at(event.id)])]) grant(event.id, true);
         break;
-      case What::kDispatch:
-        dispatch_next(event.id);
-        break;
+      case What::kDispatch: dispatch_next(event.id); break;
     }
   }
 
@@ -158,9 +150,8 @@ class Simulation {
     const uint64_t version = ++version_[at(component)];
     const double wait = flows_.share_out(component, now_);
     if (wait < RunningFlows::kNever) {
-      const double last = flows_.each_ending(component, now_, wait, [&](int32_t row, double time) {
-        set(time, What::kFlowEnd, row, version);
-      });
+      const double last = flows_.each_ending(
+          component, now_, wait, [&](int32_t row, double time) { set(time, What::kFlowEnd, row, version); });
       if (!flows_.is_exact()) set(last, What::kSolve, component, version);
     }
     if (!grids_.empty(component)) set_grants(component);
@@ -220,8 +211,7 @@ class Simulation {
         case Stage::kAct:
           if (!act(thread, row)) return;
           break;
-        case Stage::kEnd:
-          break;
+        case Stage::kEnd: break;
       }
       complete(thread);
     }
@@ -308,20 +298,12 @@ class Simulation {
   // Does what the command does; false where it takes time.
   bool act(int32_t thread, int32_t row) {
     switch (static_cast<Step>(rows_.step[at(row)])) {
-      case Step::kFlow:
-        return !begin_flow(row);
-      case Step::kSignal:
-        send(row);
-        return true;
-      case Step::kWait:
-        return !must_wait(thread, row);
-      case Step::kLaunch:
-        return !launch(thread, row);
-      case Step::kSubmit:
-        submit(row);
-        return true;
-      case Step::kNothing:
-        return true;
+      case Step::kFlow: return !begin_flow(row);
+      case Step::kSignal: send(row); return true;
+      case Step::kWait: return !must_wait(thread, row);
+      case Step::kLaunch: return !launch(thread, row);
+      case Step::kSubmit: submit(row); return true;
+      case Step::kNothing: return true;
     }
     return true;
   }

@@ -20,9 +20,8 @@ namespace weft {
 class Task {
  public:
   // ``executor`` is of the program, and used by nothing else between the first and the last step.
-  Task(Control& control, int rank, const Program& program, Executor& executor,
-       std::uint64_t execution, std::span<const Bound> bound, std::string call,
-       const Staging& staging, Clock::duration timeout)
+  Task(Control& control, int rank, const Program& program, Executor& executor, std::uint64_t execution,
+       std::span<const Bound> bound, std::string call, const Staging& staging, Clock::duration timeout)
       : control_(control),
         rank_(rank),
         executor_(executor),

@@ -12,8 +12,8 @@ namespace weft::trace {
 // For each span the innermost one of its thread that holds all of it, or -1. Of two equal spans the
 // one written first is outside. A span that only overlaps another is inside what holds them both,
 // and what comes later is no longer inside the one that began first.
-inline std::vector<std::int32_t> nest(std::span<const std::int32_t> thread,
-                                      std::span<const double> start, std::span<const double> end) {
+inline std::vector<std::int32_t> nest(std::span<const std::int32_t> thread, std::span<const double> start,
+                                      std::span<const double> end) {
   std::vector<std::int32_t> order(thread.size()), parent(thread.size(), -1), open;
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {

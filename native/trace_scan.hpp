@@ -259,13 +259,35 @@ class Scanner {
   }
 
   // What later questions need of the arguments: shapes, launches, collectives, what a wait is for.
-  static constexpr std::array<std::string_view, 29> kKept = {
-      "Input Dims", "Input type", "Input Strides", "Concrete Inputs", "grid", "block",
-      "Collective name", "In msg nelems", "Out msg nelems", "In split size", "Out split size",
-      "dtype", "Group size", "Process Group Name", "Process Group Description",
-      "Process Group Ranks", "Seq", "Rank", "Src Rank", "Dst Rank", "Fwd thread id",
-      "wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id",
-      "cuda_sync_kind", "src", "kind", "registers per thread", "shared memory"};
+  static constexpr std::array<std::string_view, 29> kKept = {"Input Dims",
+                                                             "Input type",
+                                                             "Input Strides",
+                                                             "Concrete Inputs",
+                                                             "grid",
+                                                             "block",
+                                                             "Collective name",
+                                                             "In msg nelems",
+                                                             "Out msg nelems",
+                                                             "In split size",
+                                                             "Out split size",
+                                                             "dtype",
+                                                             "Group size",
+                                                             "Process Group Name",
+                                                             "Process Group Description",
+                                                             "Process Group Ranks",
+                                                             "Seq",
+                                                             "Rank",
+                                                             "Src Rank",
+                                                             "Dst Rank",
+                                                             "Fwd thread id",
+                                                             "wait_on_stream",
+                                                             "wait_on_cuda_event_record_corr_id",
+                                                             "wait_on_cuda_event_id",
+                                                             "cuda_sync_kind",
+                                                             "src",
+                                                             "kind",
+                                                             "registers per thread",
+                                                             "shared memory"};
 
   void take(const Event& event, std::string_view whole) {
     ++num_events_;

@@ -43,8 +43,8 @@ class Text {
     if (const Found quote = expect('"'); quote != Found::kDone) return quote;
     const char* first = at_;
     for (const char* from = at_;;) {
-      const auto* quote = static_cast<const char*>(
-          std::memchr(from, '"', static_cast<std::size_t>(end_ - from)));
+      const auto* quote =
+          static_cast<const char*>(std::memchr(from, '"', static_cast<std::size_t>(end_ - from)));
       if (quote == nullptr) return Found::kMore;
       std::size_t slashes = 0;
       while (quote - slashes > first && quote[-1 - static_cast<std::ptrdiff_t>(slashes)] == '\\') ++slashes;
@@ -105,8 +105,8 @@ class Text {
   }
 
   static bool is_word(char c) noexcept {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           c == '.' || c == '-' || c == '+';
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '-' || c == '+';
   }
 
   const char* at_;
@@ -146,7 +146,8 @@ inline bool read_time(std::string_view text, std::int64_t& out, bool& is_nano) {
   }
   const char* const end = whole.data() + whole.size();
   double number = 0;
-  if (const auto [at, error] = std::from_chars(whole.data(), end, number); error != std::errc{} || at != end) {
+  if (const auto [at, error] = std::from_chars(whole.data(), end, number);
+      error != std::errc{} || at != end) {
     return false;
   }
   if (!(number > -9.2e18 && number < 9.2e18)) return false;  // NaN is neither

@@ -15,8 +15,7 @@
 #include <immintrin.h>
 #define WEFT_AVX2 [[gnu::target("avx2,f16c,bmi,popcnt")]]
 #define WEFT_AVX512 [[gnu::target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]]
-#define WEFT_AVX512_BF16 \
-  [[gnu::target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]]
+#define WEFT_AVX512_BF16 [[gnu::target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]]
 #endif
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
@@ -32,8 +31,9 @@ inline Level level() noexcept {
                            bool(__builtin_cpu_supports("bmi")), bool(__builtin_cpu_supports("popcnt"))}) {
       if (!has) return Level::plain;
     }
-    for (const bool has : {bool(__builtin_cpu_supports("avx512f")), bool(__builtin_cpu_supports("avx512bw")),
-                           bool(__builtin_cpu_supports("avx512dq")), bool(__builtin_cpu_supports("avx512vl"))}) {
+    for (const bool has :
+         {bool(__builtin_cpu_supports("avx512f")), bool(__builtin_cpu_supports("avx512bw")),
+          bool(__builtin_cpu_supports("avx512dq")), bool(__builtin_cpu_supports("avx512vl"))}) {
       if (!has) return Level::avx2;
     }
     return Level::avx512;

@@ -105,8 +105,7 @@ class Worker {
   // Acquire: who finds it idle finds what the jobs wrote. Relaxed: a job of another thread's that
   // is just being handed over may be missed.
   [[nodiscard]] bool is_idle() const noexcept {
-    return num_done_.load(std::memory_order_acquire) ==
-           submitted_.load(std::memory_order_relaxed);
+    return num_done_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_relaxed);
   }
   // Who sees the number sees what the job wrote. One order with the doorbell.
   [[nodiscard]] bool is_done(std::uint64_t number) const noexcept {
@@ -190,8 +189,7 @@ class Worker {
   // a thread that waits for it must get the core. Returns false if it shall end.
   bool wait_for_jobs() {
     Backoff backoff(/*spins=*/false, Backoff::kYield);
-    while (has_core_ && is_idle() && !backoff.is_over() &&
-           !ending_.load(std::memory_order_relaxed)) {
+    while (has_core_ && is_idle() && !backoff.is_over() && !ending_.load(std::memory_order_relaxed)) {
       backoff.pause();
     }
     std::unique_lock lock(mutex_);

@@ -66,9 +66,7 @@ class Blocks {
   static constexpr std::uint32_t kKept = 0x7fc00000;     // the scale of a block kept as it is
   static constexpr std::uint32_t kTooSmall = 27U << 23;  // 2^-100: kLargest over it is finite
 
-  static constexpr std::size_t integer_bytes(std::size_t count) noexcept {
-    return (count * kBits + 7) / 8;
-  }
+  static constexpr std::size_t integer_bytes(std::size_t count) noexcept { return (count * kBits + 7) / 8; }
 
   static std::byte* encode_block(Bytes src, std::byte* to) noexcept {
     alignas(64) std::array<float, kMostBlock> values;

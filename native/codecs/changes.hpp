@@ -99,8 +99,8 @@ WEFT_AVX512 inline std::uint32_t differs_avx512(const std::byte* a, const std::b
 #endif
 
 template <class Word, class Differs>
-WEFT_INLINE std::size_t changes_of_block(const std::byte* now, std::byte* held, std::size_t count, std::byte* out,
-                                         Differs differs) noexcept {
+WEFT_INLINE std::size_t changes_of_block(const std::byte* now, std::byte* held, std::size_t count,
+                                         std::byte* out, Differs differs) noexcept {
   using Signed = std::make_signed_t<Word>;
   std::array<std::int8_t, kChangesBlock> narrow;
   std::array<Word, kChangesBlock> all, wide;
@@ -252,7 +252,8 @@ Verdict walk_block(Bytes& from, std::byte* words, std::size_t count) noexcept {
   const bool all_wide = head.wide == head.changed;
   const std::size_t narrow_bytes = all_wide ? 0 : head.changed;
   const std::size_t size = head.gap_bytes + narrow_bytes + head.wide * sizeof(Word);
-  if (from.size() < size || head.wide > head.changed || head.gap_bytes < head.changed) return Verdict::content;
+  if (from.size() < size || head.wide > head.changed || head.gap_bytes < head.changed)
+    return Verdict::content;
   const std::byte* gaps = from.data();
   const std::byte* narrow = gaps + head.gap_bytes;
   const std::byte* wide = narrow + narrow_bytes;

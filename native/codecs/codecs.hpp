@@ -55,15 +55,23 @@ Codec of_float(Float dtype) {
   }
 }
 
-template <class T> struct FieldsOf { using type = Single; };
-template <> struct FieldsOf<Brain> { using type = BrainFields; };
-template <> struct FieldsOf<Half> { using type = HalfFields; };
+template <class T> struct FieldsOf {
+  using type = Single;
+};
+template <> struct FieldsOf<Brain> {
+  using type = BrainFields;
+};
+template <> struct FieldsOf<Half> {
+  using type = HalfFields;
+};
 
 template <class T> struct MakePack {
   static Codec codec() {
     using P = Pack<typename FieldsOf<T>::type>;
     Codec codec = without_parameter<P>(sizeof(T));
-    codec.decode_unsized = [](Bytes from, Bytes dst, std::size_t) noexcept { return P::decode_blocks(from, dst); };
+    codec.decode_unsized = [](Bytes from, Bytes dst, std::size_t) noexcept {
+      return P::decode_blocks(from, dst);
+    };
     return codec;
   }
 };
@@ -111,8 +119,8 @@ inline Codec codec_of(std::string_view name, std::string_view dtype) {
   };
   if (kind == "none" && colon == name.npos) return numbered({}, CodecNumber::none);
   if (values == Float::none) {
-    throw std::invalid_argument("codec '" + std::string(name) + "' is for float32, bfloat16 and float16, not " +
-                                std::string(dtype));
+    throw std::invalid_argument("codec '" + std::string(name) +
+                                "' is for float32, bfloat16 and float16, not " + std::string(dtype));
   }
   if (kind == "int8") return numbered(of_float<MakeInt8>(values), CodecNumber::int8, block_of(rest, 256));
   if (kind == "int4") return numbered(of_float<MakeInt4>(values), CodecNumber::int4, block_of(rest, 64));

@@ -28,8 +28,7 @@ inline constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
 // Every function here has a loop that serves any machine, and for the rest of what was done in
 // vectors: both round alike.
 template <class T>
-WEFT_INLINE void widen_from(const std::byte* from, std::size_t first, std::size_t count,
-                            Loose* to) noexcept {
+WEFT_INLINE void widen_from(const std::byte* from, std::size_t first, std::size_t count, Loose* to) noexcept {
   for (std::size_t i = first; i < count; ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
@@ -46,15 +45,15 @@ WEFT_INLINE void narrow_from(const Loose* from, std::size_t first, std::size_t c
   }
 }
 
-inline void to_integers_from(const Loose* values, std::size_t first, std::size_t count,
-                             float factor, std::int8_t* to) noexcept {
+inline void to_integers_from(const Loose* values, std::size_t first, std::size_t count, float factor,
+                             std::int8_t* to) noexcept {
   for (std::size_t i = first; i < count; ++i) {
     to[i] = static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(values[i] * factor + kRounder));
   }
 }
 
-inline void from_integers_from(const std::int8_t* from, std::size_t first, std::size_t count,
-                               float scale, Loose* to) noexcept {
+inline void from_integers_from(const std::int8_t* from, std::size_t first, std::size_t count, float scale,
+                               Loose* to) noexcept {
   for (std::size_t i = first; i < count; ++i) to[i] = static_cast<float>(from[i]) * scale;
 }
 
@@ -90,7 +89,8 @@ template <>
 WEFT_AVX2 inline void narrow_avx2<Half>(const Loose* from, std::size_t count, std::byte* to) noexcept {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    const __m128i eight = _mm256_cvtps_ph(_mm256_loadu_ps(reinterpret_cast<const float*>(from + i)), _MM_FROUND_TO_NEAREST_INT);
+    const __m128i eight =
+        _mm256_cvtps_ph(_mm256_loadu_ps(reinterpret_cast<const float*>(from + i)), _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * i), eight);
   }
   narrow_from<Half>(from, i, count, to);
@@ -132,7 +132,8 @@ WEFT_AVX2 inline void narrow_avx2<Brain>(const Loose* from, std::size_t count, s
     for (std::size_t k = 0; k < 4; k += 2) {
       const __m256i both = _mm256_packus_epi32(rounded_brains(_mm256_castps_si256(value[k])),
                                                rounded_brains(_mm256_castps_si256(value[k + 1])));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * (i + 8 * k)), _mm256_permute4x64_epi64(both, 0xd8));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * (i + 8 * k)),
+                          _mm256_permute4x64_epi64(both, 0xd8));
     }
   }
   narrow_from<Brain>(from, i, count, to);

@@ -100,8 +100,7 @@ struct HalfFields {
 
 template <class Fields>
 WEFT_INLINE void split_from(const std::byte* src, std::size_t first, std::size_t count,
-                            std::uint8_t* exponents, std::uint8_t* extra,
-                            std::byte* rest) noexcept {
+                            std::uint8_t* exponents, std::uint8_t* extra, std::byte* rest) noexcept {
   std::uint8_t unused = 0;
   for (std::size_t i = first; i < count; ++i) {
     Fields::split_one(word_at<typename Fields::Word>(src, i), exponents[i],
@@ -110,12 +109,11 @@ WEFT_INLINE void split_from(const std::byte* src, std::size_t first, std::size_t
 }
 
 template <class Fields>
-WEFT_INLINE void join_from(const std::uint8_t* exponents, const std::uint8_t* extra,
-                           const std::byte* rest, std::size_t first, std::size_t count,
-                           std::byte* dst) noexcept {
+WEFT_INLINE void join_from(const std::uint8_t* exponents, const std::uint8_t* extra, const std::byte* rest,
+                           std::size_t first, std::size_t count, std::byte* dst) noexcept {
   for (std::size_t i = first; i < count; ++i) {
-    const auto word = Fields::join_one(exponents[i], Fields::kExtra != 0 ? extra[i] : 0,
-                                       rest + i * Fields::kRest);
+    const auto word =
+        Fields::join_one(exponents[i], Fields::kExtra != 0 ? extra[i] : 0, rest + i * Fields::kRest);
     std::memcpy(dst + i * sizeof(word), &word, sizeof(word));
   }
 }
@@ -127,9 +125,8 @@ WEFT_AVX2 void split_avx2(const std::byte* src, std::size_t count, std::uint8_t*
   split_from<Fields>(src, 0, count, exponents, extra, rest);  // becomes vectors by itself
 }
 template <class Fields>
-WEFT_AVX2 void join_avx2(const std::uint8_t* exponents, const std::uint8_t* extra,
-                         const std::byte* rest, std::size_t, std::size_t count,
-                         std::byte* dst) noexcept {
+WEFT_AVX2 void join_avx2(const std::uint8_t* exponents, const std::uint8_t* extra, const std::byte* rest,
+                         std::size_t, std::size_t count, std::byte* dst) noexcept {
   join_from<Fields>(exponents, extra, rest, 0, count, dst);
 }
 
@@ -143,9 +140,8 @@ WEFT_AVX2 inline void store_words(void* to, __m256i words) noexcept {
 // Three bytes of four do not become vectors by themselves. Of 32 values they fill three vectors:
 // each of four goes to its place among these, so that nothing is written twice.
 template <>
-WEFT_AVX2 inline void split_avx2<Single>(const std::byte* src, std::size_t count,
-                                         std::uint8_t* exponents, std::uint8_t* extra,
-                                         std::byte* rest) noexcept {
+WEFT_AVX2 inline void split_avx2<Single>(const std::byte* src, std::size_t count, std::uint8_t* exponents,
+                                         std::uint8_t* extra, std::byte* rest) noexcept {
   const __m256i low = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1,  //
                                        0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
   const __m256i places[4] = {
@@ -165,8 +161,8 @@ WEFT_AVX2 inline void split_avx2<Single>(const std::byte* src, std::size_t count
     store_words(rest + 3 * i, _mm256_blend_epi32(three[0], three[1], 0xc0));
     store_words(rest + 3 * i + 32, _mm256_blend_epi32(three[1], three[2], 0xf0));
     store_words(rest + 3 * i + 64, _mm256_blend_epi32(three[2], three[3], 0xfc));
-    const __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(top[0], top[1]),
-                                              _mm256_packus_epi32(top[2], top[3]));
+    const __m256i bytes =
+        _mm256_packus_epi16(_mm256_packus_epi32(top[0], top[1]), _mm256_packus_epi32(top[2], top[3]));
     store_words(exponents + i, _mm256_permutevar8x32_epi32(bytes, order));
   }
   split_from<Single>(src, i, count, exponents, extra, rest);
@@ -203,15 +199,16 @@ WEFT_AVX2 inline void join_eight(const std::uint8_t* exponents, const std::byte*
   const __m256i top = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3,  //
                                        -1, -1, -1, 4, -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7);
   const __m256i three = load_words(rest + 3 * i - 4);
-  const __m256i eight = _mm256_set1_epi64x(word_at<long long>(reinterpret_cast<const std::byte*>(exponents), i / 8));
+  const __m256i eight =
+      _mm256_set1_epi64x(word_at<long long>(reinterpret_cast<const std::byte*>(exponents), i / 8));
   const __m256i turned = _mm256_or_si256(_mm256_shuffle_epi8(three, low), _mm256_shuffle_epi8(eight, top));
   store_words(dst + 4 * i, _mm256_or_si256(_mm256_srli_epi32(turned, 1), _mm256_slli_epi32(turned, 31)));
 }
 
 template <>
 WEFT_AVX2 inline void join_avx2<Single>(const std::uint8_t* exponents, const std::uint8_t* extra,
-                                        const std::byte* rest, std::size_t behind,
-                                        std::size_t count, std::byte* dst) noexcept {
+                                        const std::byte* rest, std::size_t behind, std::size_t count,
+                                        std::byte* dst) noexcept {
   std::size_t i = 0;
   for (; 3 * i + 28 <= 3 * count + behind && i + 8 <= count; i += 8) join_eight(exponents, rest, i, dst);
   join_from<Single>(exponents, extra, rest, i, count, dst);
@@ -219,8 +216,8 @@ WEFT_AVX2 inline void join_avx2<Single>(const std::uint8_t* exponents, const std
 
 template <>
 WEFT_AVX2 inline void join_avx2<BrainFields>(const std::uint8_t* exponents, const std::uint8_t* extra,
-                                             const std::byte* rest, std::size_t,
-                                             std::size_t count, std::byte* dst) noexcept {
+                                             const std::byte* rest, std::size_t, std::size_t count,
+                                             std::byte* dst) noexcept {
   std::size_t i = 0;
   for (; i + 32 <= count; i += 32) {
     const __m256i top = _mm256_permute4x64_epi64(load_words(exponents + i), 0xd8);
@@ -247,8 +244,8 @@ void split(const std::byte* src, std::size_t count, std::uint8_t* exponents, std
 
 // ``rest`` may be read ``behind`` bytes beyond its end, and four before it.
 template <class Fields>
-void join(const std::uint8_t* exponents, const std::uint8_t* extra, const std::byte* rest,
-          std::size_t behind, std::size_t count, std::byte* dst) noexcept {
+void join(const std::uint8_t* exponents, const std::uint8_t* extra, const std::byte* rest, std::size_t behind,
+          std::size_t count, std::byte* dst) noexcept {
 #if defined(__x86_64__)
   if (level() != Level::plain) return join_avx2<Fields>(exponents, extra, rest, behind, count, dst);
 #else

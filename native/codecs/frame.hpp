@@ -33,22 +33,14 @@ enum class Verdict : std::uint8_t { good, cut, version, codec, size, checksum, c
 
 inline const char* reason_of(Verdict verdict) noexcept {
   switch (verdict) {
-    case Verdict::good:
-      return "it is valid";
-    case Verdict::cut:
-      return "it is truncated";
-    case Verdict::version:
-      return "it has another version, or is not a frame";
-    case Verdict::codec:
-      return "it was encoded by another codec";
-    case Verdict::size:
-      return "it holds a chunk of another size";
-    case Verdict::checksum:
-      return "its checksum is wrong";
-    case Verdict::base:
-      return "it is a change of other values than those held";
-    case Verdict::content:
-      break;
+    case Verdict::good: return "it is valid";
+    case Verdict::cut: return "it is truncated";
+    case Verdict::version: return "it has another version, or is not a frame";
+    case Verdict::codec: return "it was encoded by another codec";
+    case Verdict::size: return "it holds a chunk of another size";
+    case Verdict::checksum: return "its checksum is wrong";
+    case Verdict::base: return "it is a change of other values than those held";
+    case Verdict::content: break;
   }
   return "its content is invalid";
 }

@@ -223,7 +223,8 @@ class Pack {
         sign[k] = word;
       }
     }
-    return {~mask_of(_mm256_packs_epi16(nothing[0], nothing[1])), mask_of(_mm256_packs_epi16(sign[0], sign[1]))};
+    return {~mask_of(_mm256_packs_epi16(nothing[0], nothing[1])),
+            mask_of(_mm256_packs_epi16(sign[0], sign[1]))};
   }
   // The signs of 32 bytes in the order in which packing left them.
   WEFT_AVX2 static std::uint32_t mask_of(__m256i packed) noexcept {
@@ -252,8 +253,8 @@ class Pack {
     take_from(src, at, count, present, signs, values);
   }
 #endif
-  static void take_present(const std::byte* src, std::size_t count, std::byte* present,
-                           std::byte* signs, Word* values) noexcept {
+  static void take_present(const std::byte* src, std::size_t count, std::byte* present, std::byte* signs,
+                           Word* values) noexcept {
 #if defined(__x86_64__)
     if (level() != Level::plain) return take_avx2(src, count, present, signs, values);
 #endif
@@ -298,18 +299,14 @@ class Pack {
     const auto mode = static_cast<std::uint8_t>(from[0]);
     from = from.subspan(1);
     switch (mode) {
-      case kZero:
-        std::memset(dst.data(), 0, dst.size());
-        return true;
+      case kZero: std::memset(dst.data(), 0, dst.size()); return true;
       case kRaw:
         if (from.size() < dst.size()) return false;
         copy_wide(from.data(), dst.size(), dst.data());
         from = from.subspan(dst.size());
         return true;
-      case kDense:
-        return decode_values(from, dst);
-      case kSparse:
-        return decode_sparse(from, dst, {});
+      case kDense: return decode_values(from, dst);
+      case kSparse: return decode_sparse(from, dst, {});
       case kSigned: {
         const std::size_t map = plane_bytes(dst.size() / kItem);
         if (from.size() < map) return false;
@@ -317,8 +314,7 @@ class Pack {
         from = from.subspan(map);
         return decode_sparse(from, dst, signs);
       }
-      default:
-        return false;
+      default: return false;
     }
   }
 
@@ -350,8 +346,8 @@ class Pack {
     return bits;
   }
   // Values at their places, zeros between them, from the first on, which begins a group.
-  WEFT_INLINE static void place_from(Bytes present, const Word* next, std::size_t first,
-                                     std::size_t count, std::byte* dst) noexcept {
+  WEFT_INLINE static void place_from(Bytes present, const Word* next, std::size_t first, std::size_t count,
+                                     std::byte* dst) noexcept {
     std::memset(dst + first * kItem, 0, (count - first) * kItem);
     for (std::size_t at = first; at < count; at += kPlaneGroup) {
       for (std::uint32_t left = presence(present, at, count); left != 0; left &= left - 1) {
@@ -440,7 +436,8 @@ class Pack {
       planes += Fields::kExtra * plane_bytes(count);
     }
     if (!read_window(planes, count, window, exponents.data())) return false;
-    join<Fields>(exponents.data(), extra.data(), rest, from.size() - kHead - Fields::kRest * count, count, dst.data());
+    join<Fields>(exponents.data(), extra.data(), rest, from.size() - kHead - Fields::kRest * count, count,
+                 dst.data());
     from = from.subspan(size);
     return true;
   }

@@ -84,16 +84,14 @@ WEFT_AVX2 inline void unpack_planes_avx2(const std::byte* from, std::size_t coun
 }
 #endif
 
-inline void pack_planes(const std::uint8_t* codes, std::size_t count, int bits,
-                        std::byte* out) noexcept {
+inline void pack_planes(const std::uint8_t* codes, std::size_t count, int bits, std::byte* out) noexcept {
 #if defined(__x86_64__)
   if (level() != Level::plain) return pack_planes_avx2(codes, count, bits, out);
 #endif
   pack_planes_plain(codes, count, bits, out);
 }
 
-inline void unpack_planes(const std::byte* from, std::size_t count, int bits,
-                          std::uint8_t* codes) noexcept {
+inline void unpack_planes(const std::byte* from, std::size_t count, int bits, std::uint8_t* codes) noexcept {
 #if defined(__x86_64__)
   if (level() != Level::plain) return unpack_planes_avx2(from, count, bits, codes);
 #endif

@@ -130,8 +130,8 @@ WEFT_AVX2 inline bool has_zero_avx2(const std::uint8_t* exponents, std::size_t c
 // For one base or two at once. A lane counts at most 32 of a block's values, so bytes are wide
 // enough. Distances are moved by 128, so that a comparison of signed bytes orders them.
 template <int kBases>
-WEFT_AVX2 void outside_avx2(const std::uint8_t* exponents, std::size_t count,
-                            const std::uint8_t* bases, Outside* outside) noexcept {
+WEFT_AVX2 void outside_avx2(const std::uint8_t* exponents, std::size_t count, const std::uint8_t* bases,
+                            Outside* outside) noexcept {
   __m256i sums[kBases][kLimits], from[kBases], limits[kLimits];
 #pragma GCC unroll 8
   for (int i = 0; i < kLimits; ++i) {
@@ -159,8 +159,10 @@ WEFT_AVX2 void outside_avx2(const std::uint8_t* exponents, std::size_t count,
   for (int k = 0; k < kBases; ++k) {
     const auto& sum = sums[k];
     const auto near = sums_of(sum[0], sum[1], sum[2], sum[3]);
-    outside[k] = {near[0], near[0], near[1], near[2], near[3],
-                  sums_of(sum[4], _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256())[0]};
+    outside[k] = {
+        near[0], near[0],
+        near[1], near[2],
+        near[3], sums_of(sum[4], _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256())[0]};
     count_outside(exponents + at, count - at, bases[k], outside[k]);
   }
 }
@@ -298,7 +300,8 @@ WEFT_AVX2 bool join_codes_avx2(const std::byte* rest, const std::byte* planes, W
   CodeReader<kBits> reader(planes, kGroups, window);
   const auto join = [&](std::size_t group) __attribute__((target("avx2"), always_inline)) {
 #pragma GCC unroll 4
-    for (std::size_t k = 0; k < kPlaneGroup; k += 8) join_eight(exponents.data(), rest, group * kPlaneGroup + k, dst);
+    for (std::size_t k = 0; k < kPlaneGroup; k += 8)
+      join_eight(exponents.data(), rest, group * kPlaneGroup + k, dst);
   };
   for (std::size_t g = 0; g < kGroups; ++g) {
     reader.read(exponents.data() + g * kPlaneGroup);
@@ -356,8 +359,7 @@ struct ReadCodes {
 };
 template <int kBits>
 struct JoinCodes {
-  static bool call(const std::byte* rest, const std::byte* planes, Window window,
-                   std::byte* dst) noexcept {
+  static bool call(const std::byte* rest, const std::byte* planes, Window window, std::byte* dst) noexcept {
     return join_codes_avx2<kBits>(rest, planes, window, dst);
   }
 };
@@ -407,8 +409,7 @@ inline Window best_window(const std::uint8_t* exponents, std::size_t count) noex
 
 // Writes planes, then exceptions: window.nbytes(count) in all. The exponents have room for whole
 // groups: what lies behind ``count`` becomes the base, which is no exception.
-inline void write_window(std::uint8_t* exponents, std::size_t count, Window window,
-                         std::byte* out) noexcept {
+inline void write_window(std::uint8_t* exponents, std::size_t count, Window window, std::byte* out) noexcept {
   if (window.bits == 0) return;
   std::memset(exponents + count, window.base, plane_bytes(count) * 8 - count);
 #if defined(__x86_64__)

@@ -12,21 +12,21 @@ inline const unsigned kWatchdog = ::alarm(120);
 
 // At once: other threads may still run, and ending in order (a search for leaks among it) would
 // have to wait for them.
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
+#define CHECK(condition)                                                             \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
       std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      std::_Exit(1);                                                                \
-    }                                                                               \
+      std::_Exit(1);                                                                 \
+    }                                                                                \
   } while (false)
 
-#define CHECK_THROWS(expression, Exception)                    \
-  do {                                                         \
-    bool thrown = false;                                       \
-    try {                                                      \
-      (void)(expression);                                      \
-    } catch (const Exception&) {                               \
-      thrown = true;                                           \
-    }                                                          \
-    CHECK(thrown && "throws " #Exception ": " #expression);    \
+#define CHECK_THROWS(expression, Exception)                 \
+  do {                                                      \
+    bool thrown = false;                                    \
+    try {                                                   \
+      (void)(expression);                                   \
+    } catch (const Exception&) {                            \
+      thrown = true;                                        \
+    }                                                       \
+    CHECK(thrown && "throws " #Exception ": " #expression); \
   } while (false)

@@ -112,7 +112,8 @@ void test_bytes_cross_between_processes_block_by_block() {
   const std::vector<pid_t> pids = {::getpid()};
   auto a = filled(size, 1), b = filled(size, 2), c = filled(size, 0);
   const auto far = [&](std::vector<std::byte>& data) {
-    return ResolvedSlice{{static_cast<std::byte*>(nullptr), size}, reinterpret_cast<std::uint64_t>(data.data()), 0};
+    return ResolvedSlice{
+        {static_cast<std::byte*>(nullptr), size}, reinterpret_cast<std::uint64_t>(data.data()), 0};
   };
   const auto near = [&](std::vector<std::byte>& data) { return ResolvedSlice{data, 0, 0}; };
   CrossProcessCopy move(pids);
@@ -139,8 +140,8 @@ void test_memory_that_is_gone_is_unreachable() {
   auto here = filled(100, 0);
   bool caught = false;
   try {
-    CrossProcessCopy(pids).copy({{static_cast<std::byte*>(nullptr), 100}, reinterpret_cast<std::uint64_t>(gone), 0},
-                   {here, 0, 0});
+    CrossProcessCopy(pids).copy(
+        {{static_cast<std::byte*>(nullptr), 100}, reinterpret_cast<std::uint64_t>(gone), 0}, {here, 0, 0});
   } catch (const weft::Unreachable& error) {
     caught = error.error == EFAULT && error.rank == 0;
   }

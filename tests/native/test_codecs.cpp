@@ -30,8 +30,13 @@ template <class T>
 Buffer values(std::size_t count, float zeros, bool odd_ones) {
   std::normal_distribution<float> usual(0, 0.02F);
   std::uniform_real_distribution<float> share(0, 1);
-  constexpr float kOdd[] = {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                            std::numeric_limits<float>::quiet_NaN(), 1e-42F, -0.0F, 3e38F, 1e-30F};
+  constexpr float kOdd[] = {std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(),
+                            1e-42F,
+                            -0.0F,
+                            3e38F,
+                            1e-30F};
   Buffer bytes(count * sizeof(T));
   for (std::size_t i = 0; i < count; ++i) {
     float value = share(chance) < zeros ? (odd_ones ? -0.0F : 0.0F) : usual(chance);
@@ -135,7 +140,8 @@ void levels_agree() {
     Buffer rest(count * 3), plain_rest(count * 3), back(src.size());
     split<Single>(src.data(), count, wide.data(), extra.data(), rest.data());
     split_from<Single>(src.data(), 0, count, plain.data(), extra.data(), plain_rest.data());
-    CHECK(rest == plain_rest && std::equal(wide.begin(), wide.begin() + static_cast<long>(count), plain.begin()));
+    CHECK(rest == plain_rest &&
+          std::equal(wide.begin(), wide.begin() + static_cast<long>(count), plain.begin()));
     join_from<Single>(wide.data(), extra.data(), rest.data(), 0, count, back.data());
     CHECK(back == src);
     const Window window = best_window(wide.data(), count);
@@ -146,7 +152,8 @@ void levels_agree() {
     write_window(wide.data(), count, window, out.data());
     std::memset(plain.data() + count, window.base, plane_bytes(count) * 8 - count);
     if (window.bits > 0) {
-      write_codes_plain(plain.data(), count, window, other.data(), other.data() + window.bits * plane_bytes(count));
+      write_codes_plain(plain.data(), count, window, other.data(),
+                        other.data() + window.bits * plane_bytes(count));
     }
     CHECK(out == other);
     // Read by either, with room before as a block has it; one exception too few shows.
@@ -157,7 +164,8 @@ void levels_agree() {
     const std::size_t groups = plane_bytes(count) / 4;
     CHECK(window.bits == 0 || read_codes_plain(block.data() + 4, groups, window, read_plain.data()));
     CHECK(std::equal(wide.begin(), wide.begin() + static_cast<long>(count), read.begin()));
-    CHECK(window.bits == 0 || std::equal(read.begin(), read.begin() + static_cast<long>(count), read_plain.begin()));
+    CHECK(window.bits == 0 ||
+          std::equal(read.begin(), read.begin() + static_cast<long>(count), read_plain.begin()));
     if (window.exceptions != 0) {
       Window fewer = window;
       --fewer.exceptions;

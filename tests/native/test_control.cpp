@@ -180,8 +180,8 @@ void test_who_waits_hears_of_a_death_and_of_a_goodbye() {
 }
 
 void test_a_process_is_read_as_the_kernel_writes_it() {
-  const auto stat = weft::parse_stat(
-      "12 (a ) b (c)) T 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 10 1\n");
+  const auto stat =
+      weft::parse_stat("12 (a ) b (c)) T 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 10 1\n");
   CHECK(stat.stopped() && stat.start_time == 987654);
   CHECK(weft::parse_stat("").gone() && weft::parse_stat("1 (x) S 1").gone());
   CHECK(!weft::Identity::self().gone());

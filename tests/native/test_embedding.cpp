@@ -50,8 +50,10 @@ struct Rows {
     for (std::size_t i = 0; i < dim; ++i) {
       const float value = drawn(random);
       if (element == Element::float32) put(value), values.push_back(value);
-      if (element == Element::bfloat16) put(weft::Brain::from(value)), values.push_back(static_cast<float>(weft::Brain::from(value)));
-      if (element == Element::float16) put(weft::Half::from(value)), values.push_back(static_cast<float>(weft::Half::from(value)));
+      if (element == Element::bfloat16)
+        put(weft::Brain::from(value)), values.push_back(static_cast<float>(weft::Brain::from(value)));
+      if (element == Element::float16)
+        put(weft::Half::from(value)), values.push_back(static_cast<float>(weft::Half::from(value)));
       if (element == Element::int8) {
         const auto byte = static_cast<std::uint8_t>((value + 2) * 60);
         volatile float product = static_cast<float>(byte) * scale;  // rounded before the sum
@@ -66,18 +68,23 @@ struct Drawn {
   Drawn(std::size_t num_samples, std::size_t num_rows, bool with_weights) {
     std::mt19937 random(7);
     for (std::size_t s = 0; s < num_samples; ++s) {
-      for (std::size_t i = random() % 5; i > 0; --i) indices.push_back(static_cast<std::int64_t>(random() % num_rows));
+      for (std::size_t i = random() % 5; i > 0; --i)
+        indices.push_back(static_cast<std::int64_t>(random() % num_rows));
       offsets.push_back(static_cast<std::int64_t>(indices.size()));
     }
     for (const std::int64_t index : indices) narrow.push_back(static_cast<std::int32_t>(index));
     for (const std::int64_t offset : offsets) narrow_offsets.push_back(static_cast<std::int32_t>(offset));
-    for (std::size_t i = 0; with_weights && i < indices.size(); ++i) weights.push_back(0.25F + static_cast<float>(i % 7));
+    for (std::size_t i = 0; with_weights && i < indices.size(); ++i)
+      weights.push_back(0.25F + static_cast<float>(i % 7));
   }
 
   [[nodiscard]] Bags bags(bool wide, bool mean) const {
     return {Integers{wide ? static_cast<const void*>(indices.data()) : narrow.data(), wide},
             Integers{wide ? static_cast<const void*>(offsets.data()) : narrow_offsets.data(), wide},
-            weights.empty() ? nullptr : weights.data(), indices.size(), offsets.size() - 1, mean};
+            weights.empty() ? nullptr : weights.data(),
+            indices.size(),
+            offsets.size() - 1,
+            mean};
   }
 
   std::vector<std::int64_t> indices, offsets{0};
@@ -86,10 +93,12 @@ struct Drawn {
 };
 
 // One after another, as the contract says, on plain numbers.
-std::vector<float> expected(const Rows& rows, const Drawn& drawn, bool mean, std::size_t first, std::size_t count) {
+std::vector<float> expected(const Rows& rows, const Drawn& drawn, bool mean, std::size_t first,
+                            std::size_t count) {
   std::vector<float> out((drawn.offsets.size() - 1) * rows.dim, 0);
   for (std::size_t s = 0; s + 1 < drawn.offsets.size(); ++s) {
-    const auto begin = static_cast<std::size_t>(drawn.offsets[s]), end = static_cast<std::size_t>(drawn.offsets[s + 1]);
+    const auto begin = static_cast<std::size_t>(drawn.offsets[s]),
+               end = static_cast<std::size_t>(drawn.offsets[s + 1]);
     for (std::size_t d = 0; d < rows.dim; ++d) {
       volatile float sum = 0;
       for (std::size_t i = begin; i < end; ++i) {
@@ -149,8 +158,12 @@ void test_samples_of_a_range_leave_the_others_alone() {
   weft::pool(rows.shard(), drawn.bags(true, false), {4, 7}, out.data(), 11);
   const auto want = expected(rows, drawn, false, 0, rows.num);
   for (std::size_t s = 0; s < 3; ++s) {
-    CHECK(std::equal(want.begin() + static_cast<std::ptrdiff_t>((4 + s) * 8), want.begin() + static_cast<std::ptrdiff_t>((5 + s) * 8), out.begin() + static_cast<std::ptrdiff_t>(s * 11)));
-    CHECK(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(s * 11 + 8), out.begin() + static_cast<std::ptrdiff_t>((s + 1) * 11), [](float value) { return value == -1; }));
+    CHECK(std::equal(want.begin() + static_cast<std::ptrdiff_t>((4 + s) * 8),
+                     want.begin() + static_cast<std::ptrdiff_t>((5 + s) * 8),
+                     out.begin() + static_cast<std::ptrdiff_t>(s * 11)));
+    CHECK(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(s * 11 + 8),
+                      out.begin() + static_cast<std::ptrdiff_t>((s + 1) * 11),
+                      [](float value) { return value == -1; }));
   }
 }
 
@@ -183,8 +196,10 @@ void test_the_gradient_of_a_row_is_the_sum_of_its_uses() {
     for (std::size_t s = 0; s < 400; ++s) gradients.push_back(memory.data() + s * 12);
     std::vector<float> want(num * 12, 0);
     for (std::size_t s = 0; s < 400; ++s) {
-      for (auto i = static_cast<std::size_t>(drawn.offsets[s]); i < static_cast<std::size_t>(drawn.offsets[s + 1]); ++i) {
-        for (std::size_t d = 0; d < 12; ++d) want[static_cast<std::size_t>(drawn.indices[i]) * 12 + d] += memory[s * 12 + d] * drawn.weights[i];
+      for (auto i = static_cast<std::size_t>(drawn.offsets[s]);
+           i < static_cast<std::size_t>(drawn.offsets[s + 1]); ++i) {
+        for (std::size_t d = 0; d < 12; ++d)
+          want[static_cast<std::size_t>(drawn.indices[i]) * 12 + d] += memory[s * 12 + d] * drawn.weights[i];
       }
     }
     weft::Uses uses;
@@ -194,7 +209,8 @@ void test_the_gradient_of_a_row_is_the_sum_of_its_uses() {
     weft::collect(rows.shard(), uses, gradients, found.data(), sums.data());
     CHECK(std::is_sorted(found.begin(), found.end()));
     for (std::size_t r = 0; r < found.size(); ++r) {
-      for (std::size_t d = 0; d < 12; ++d) CHECK(sums[r * 12 + d] == want[static_cast<std::size_t>(found[r]) * 12 + d]);
+      for (std::size_t d = 0; d < 12; ++d)
+        CHECK(sums[r * 12 + d] == want[static_cast<std::size_t>(found[r]) * 12 + d]);
     }
     for (const Level level : levels()) {
       Rows stepped = rows;
@@ -202,7 +218,8 @@ void test_the_gradient_of_a_row_is_the_sum_of_its_uses() {
       const auto* after = reinterpret_cast<const float*>(stepped.bytes.data());
       for (std::size_t i = 0; i < want.size(); ++i) CHECK(after[i] == rows.values[i] - 0.5F * want[i]);
     }
-    CHECK_THROWS(weft::update(rows.shard(), uses, gradients, {weft::Rule::rowwise_adagrad, 1, 0, nullptr}), std::invalid_argument);
+    CHECK_THROWS(weft::update(rows.shard(), uses, gradients, {weft::Rule::rowwise_adagrad, 1, 0, nullptr}),
+                 std::invalid_argument);
   }
 }
 
@@ -217,12 +234,14 @@ void test_adagrad_and_narrow_rows_step() {
     uses.sort(rows.shard(), drawn.bags(true, false));
     weft::update(rows.shard(), uses, gradients, {weft::Rule::rowwise_adagrad, 0.1F, 0.0F, state.data()});
     for (std::size_t row = 0; row < 4; ++row) {
-      const auto times = static_cast<float>(std::count(drawn.indices.begin(), drawn.indices.end(), static_cast<std::int64_t>(row)));
+      const auto times = static_cast<float>(
+          std::count(drawn.indices.begin(), drawn.indices.end(), static_cast<std::int64_t>(row)));
       CHECK(state[row] == 1 + 0.25F * times * times);
       const float want = rows.values[row * 3] - 0.1F / std::sqrt(state[row]) * 0.5F * times;
       std::vector<float> have(3);
       const std::vector<std::int64_t> one{static_cast<std::int64_t>(row)}, borders{0, 1};
-      weft::pool(rows.shard(), {{one.data(), true}, {borders.data(), true}, nullptr, 1, 1, false}, {0, 1}, have.data(), 3);
+      weft::pool(rows.shard(), {{one.data(), true}, {borders.data(), true}, nullptr, 1, 1, false}, {0, 1},
+                 have.data(), 3);
       CHECK(std::abs(have[0] - want) < 0.02F);
     }
   }
@@ -260,7 +279,8 @@ void test_rows_are_woven_of_all_lookups() {
   Rows left(Element::float32, 10, 3), right(Element::float32, 12, 2);
   const Drawn drawn_left(6, 10, false), drawn_right(6, 12, false);
   weft::Pooling pooling(/*pitch=*/5, /*partial_pitch=*/0);
-  pooling.set({{left.shard(), drawn_left.bags(true, false), 2, false, 0}, {right.shard(), drawn_right.bags(true, false), 0, false, 0}});
+  pooling.set({{left.shard(), drawn_left.bags(true, false), 2, false, 0},
+               {right.shard(), drawn_right.bags(true, false), 0, false, 0}});
   std::vector<float> have(3 * 5, -1), each(3 * 3);
   pooling.pool_rows({1, 4}, have.data(), 5);
   weft::pool(left.shard(), drawn_left.bags(true, false), {1, 4}, each.data(), 3);

@@ -36,8 +36,8 @@ Heap world_of(int num_ranks) {
   return heap;
 }
 
-std::optional<weft::Abort> run(Member& member, const Program& program, std::uint64_t execution,
-                              bool stamps, const Hooks& hooks) {
+std::optional<weft::Abort> run(Member& member, const Program& program, std::uint64_t execution, bool stamps,
+                               const Hooks& hooks) {
   std::atomic<bool> stop = false;
   return member.run(program, execution, stamps, hooks, stop);
 }
@@ -90,9 +90,8 @@ void test_two_ranks_exchange_through_an_engine_and_lanes() {
     Program program;
     // The engine copies to the peer; lane 0 waits for what comes, lane 1 tells it was read.
     Line read;
-    program.rows = {row_of(Kind::launch), wait(sent[rank], 1, 1), signal(read),
-                    wait(read, 1, 1),     row_of(Kind::kernel),   signal(seen[peer]),
-                    wait(seen[rank], 1, 1)};
+    program.rows = {row_of(Kind::launch), wait(sent[rank], 1, 1), signal(read),          wait(read, 1, 1),
+                    row_of(Kind::kernel), signal(seen[peer]),     wait(seen[rank], 1, 1)};
     program.rows.push_back(copy(program, in[rank], out[peer]));
     program.rows.push_back(signal(sent[peer]));
     program.streams = {{0, 7, -1, 0}, {1, 3, 0, 0}, {3, 6, 0, 0}, {7, 9, -1, 1}};
@@ -166,8 +165,10 @@ void test_a_rank_that_gives_runs_ahead_but_not_round() {
     Row moved = copy(program, mine, mine);
     program.accesses[rank == 0 ? 1 : 0] = shared;
     const std::int64_t earlier = 1 - static_cast<std::int64_t>(kTurns - 1);
-    if (rank == 0) program.rows = {moved, signal(prepared), wait(done, earlier, 1)};
-    else program.rows = {wait(prepared, 1, 1), moved, signal(done)};
+    if (rank == 0)
+      program.rows = {moved, signal(prepared), wait(done, earlier, 1)};
+    else
+      program.rows = {wait(prepared, 1, 1), moved, signal(done)};
     program.streams = {{0, 3, -1, 0}};
     finish(program);
     weft::PreparedProgram again(std::move(program));
@@ -294,13 +295,14 @@ struct Coded {
     for (std::size_t i = 0; i < data.size(); i += 4) data[i] = static_cast<std::byte>(i / 4);
     copied.fill(std::byte{7});
     const std::array kinds = {Kind::encode, Kind::copy, Kind::decode};
-    const std::array<std::pair<Bytes, Bytes>, 3> slices = {
-        {{data, slot}, {slot, copied}, {copied, back}}};
+    const std::array<std::pair<Bytes, Bytes>, 3> slices = {{{data, slot}, {slot, copied}, {copied, back}}};
     for (std::size_t i = 0; i < 3; ++i) {
       Row row = copy(program, slices[i].first, slices[i].second);
       row.kind = kinds[i];
-      if (row.kind == Kind::copy) row.slot = true;
-      else row.coder = 0;
+      if (row.kind == Kind::copy)
+        row.slot = true;
+      else
+        row.coder = 0;
       program.rows.push_back(row);
     }
     program.streams = {{0, 3, -1, 0}};

@@ -46,8 +46,8 @@ std::vector<double> rates_of(const Flows& flows, const std::vector<double>& capa
 bool close(double have, double want) { return std::abs(have - want) <= 1e-9 * std::abs(want); }
 
 void test_a_flow_is_as_fast_as_its_bottleneck() {
-  const auto rates = rates_of(
-      Flows().add({{0, 1}}).add({{0, 1}, {1, 1}}).add({{1, 1}}).add({{1, 1}}), {12, 9});
+  const auto rates =
+      rates_of(Flows().add({{0, 1}}).add({{0, 1}, {1, 1}}).add({{1, 1}}).add({{1, 1}}), {12, 9});
   CHECK(close(rates[0], 9) && close(rates[1], 3) && close(rates[2], 3) && close(rates[3], 3));
 }
 

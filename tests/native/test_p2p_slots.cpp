@@ -215,7 +215,10 @@ void test_a_turn_has_one_thread_which_may_enter_again() {
   CHECK(guard.enter());
   std::thread([&] { CHECK(!guard.enter()); }).join();
   guard.leave();
-  std::thread([&] { CHECK(guard.enter()); guard.leave(); }).join();
+  std::thread([&] {
+    CHECK(guard.enter());
+    guard.leave();
+  }).join();
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ using weft::Bytes;
 // Bytes that start ``skew`` after an aligned address.
 template <class T>
 struct Skewed {
-  Skewed(const std::vector<T>& values, std::size_t skew) : memory(values.size() * sizeof(T) + skew), skew(skew) {
+  Skewed(const std::vector<T>& values, std::size_t skew)
+      : memory(values.size() * sizeof(T) + skew), skew(skew) {
     if (!values.empty()) std::memcpy(memory.data() + skew, values.data(), values.size() * sizeof(T));
   }
   Bytes bytes() { return Bytes(memory).subspan(skew); }

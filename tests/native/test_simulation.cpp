@@ -28,7 +28,9 @@ struct Command {
   int32_t units = 0;
 };
 
-Command flow(double size, int32_t resource) { return {.step = Step::kFlow, .size = size, .resource = resource}; }
+Command flow(double size, int32_t resource) {
+  return {.step = Step::kFlow, .size = size, .resource = resource};
+}
 Command signal(int32_t flag, double latency = 0) {
   return {.step = Step::kSignal, .flag = flag, .latency = latency};
 }
@@ -93,12 +95,11 @@ struct Case {
     }
     start.assign(step.size(), kInfinity);
     end.assign(step.size(), kInfinity);
-    const weft::Rows rows{step, thread, next, before, size, latency, flag, count,
-                          fed, target, units, lanes_start, lanes};
+    const weft::Rows rows{step,  thread, next,   before, size,        latency, flag,
+                          count, fed,    target, units,  lanes_start, lanes};
     const weft::Threads threads{first, launch, is_fed, fetch, pool, priority};
     weft::Simulation simulation(rows, threads, {pool_units, pool_resource},
-                                {demand_start, resource, weight, cap}, capacity, 16, tolerance,
-                                start, end);
+                                {demand_start, resource, weight, cap}, capacity, 16, tolerance, start, end);
     simulation.run([] {});
   }
 

@@ -29,7 +29,8 @@ Progress over(std::optional<Abort> abort = std::nullopt) { return {true, true, a
 
 Job until_stopped() {
   return {[](std::atomic<bool>& stop) {
-    return stop.load(std::memory_order_relaxed) ? over(Abort{AbortCause::stopped}) : Progress{false, false, {}};
+    return stop.load(std::memory_order_relaxed) ? over(Abort{AbortCause::stopped})
+                                                : Progress{false, false, {}};
   }};
 }
 

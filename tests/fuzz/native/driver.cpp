@@ -94,9 +94,15 @@ class Mutator {
     static constexpr std::array<std::uint8_t, 8> kOdd = {0, 1, 2, 16, 127, 128, 254, 255};
     const std::size_t at = below(made.size() + 1);
     switch (below(9)) {
-      case 0: if (at < made.size()) made[at] ^= static_cast<std::uint8_t>(1U << below(8)); break;
-      case 1: if (at < made.size()) made[at] = kOdd[below(kOdd.size())]; break;
-      case 2: if (at < made.size()) made[at] = static_cast<std::uint8_t>(chance_()); break;
+      case 0:
+        if (at < made.size()) made[at] ^= static_cast<std::uint8_t>(1U << below(8));
+        break;
+      case 1:
+        if (at < made.size()) made[at] = kOdd[below(kOdd.size())];
+        break;
+      case 2:
+        if (at < made.size()) made[at] = static_cast<std::uint8_t>(chance_());
+        break;
       case 3: made.resize(at); break;
       case 4: made.insert(place(made, at), 1 + below(16), static_cast<std::uint8_t>(chance_())); break;
       case 5: made.erase(place(made, at), place(made, at + below(made.size() - at + 1))); break;
@@ -148,10 +154,14 @@ Options read(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
     const auto value = [&] { return i + 1 < argc ? argv[++i] : "0"; };
-    if (name == "--seconds") options.seconds = std::atof(value());
-    else if (name == "--seed") options.seed = std::strtoull(value(), nullptr, 10);
-    else if (name == "--inputs") options.inputs = std::strtoull(value(), nullptr, 10);
-    else options.files.emplace_back(name);
+    if (name == "--seconds")
+      options.seconds = std::atof(value());
+    else if (name == "--seed")
+      options.seed = std::strtoull(value(), nullptr, 10);
+    else if (name == "--inputs")
+      options.inputs = std::strtoull(value(), nullptr, 10);
+    else
+      options.files.emplace_back(name);
   }
   return options;
 }
@@ -175,9 +185,8 @@ int run_files(const std::vector<std::string>& files) {
 extern "C" void __sanitizer_cov_trace_pc() {
   // Addresses from the start of the program: equal in every run of it.
   extern const char __executable_start;
-  const auto here = static_cast<std::uint32_t>(
-      reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) -
-      reinterpret_cast<std::uintptr_t>(&__executable_start));
+  const auto here = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) -
+                                               reinterpret_cast<std::uintptr_t>(&__executable_start));
   const std::uint32_t block = (here * 2654435761U >> 16 ^ last_block) % kBlocks;
   last_block = here * 40503U >> 8 & (kBlocks - 1);
   if (visits[block] == 0) touched[num_touched++] = block;

@@ -11,7 +11,7 @@ using namespace weft;
 
 namespace {
 
-constexpr std::array<const char*, 10> kCodecs = {"none",    "pack",   "bf16",   "fp16",   "fp8",
+constexpr std::array<const char*, 10> kCodecs = {"none",    "pack",    "bf16",    "fp16",    "fp8",
                                                  "int8:64", "int8:16", "int4:64", "int4:16", "int8:4096"};
 constexpr std::array<const char*, 3> kDtypes = {"float32", "bfloat16", "float16"};
 
@@ -88,7 +88,8 @@ const std::vector<Input>& fuzz_seeds() {
     for (std::size_t number = 0; number < kCodecs.size() * kDtypes.size(); ++number) {
       const Codec& codec = drawn(number);
       std::vector<std::byte> src(480), frame(frame_room(codec, src.size()));
-      for (std::size_t i = 0; i < src.size(); ++i) src[i] = static_cast<std::byte>(i % 4 == 3 ? 60 : i * 37 % 251);
+      for (std::size_t i = 0; i < src.size(); ++i)
+        src[i] = static_cast<std::byte>(i % 4 == 3 ? 60 : i * 37 % 251);
       const std::size_t size = encode_frame(codec, src, frame);
       for (std::uint8_t way = 0; way < 3; ++way) {
         Input input = {way, static_cast<std::uint8_t>(number), 480 % 256, 480 / 256};

@@ -54,11 +54,38 @@ const std::vector<Input>& fuzz_seeds() {
 }
 
 const std::vector<std::string_view>& fuzz_words() {
-  static const std::vector<std::string_view> words = {
-      "\"traceEvents\": [", "\"ph\": \"X\"", "\"ts\": ", "\"dur\": ", "\"args\": {", "\"name\": \"", "\"cat\":",
-      "\"pid\": 0", "\"tid\": 1", "\"correlation\": ", "\"External id\":", "\"stream\":", "\"Input Dims\":",
-      "\"Sequence number\":", "NaN", "-inf", "1e308", "-9e17", "999999999999999999", "9223372036854775807",
-      "\\\"", "\\u0000", "{", "}", "[", "]", ",", ":", "\"", "},{", "]}", "0.0000000001"};
+  static const std::vector<std::string_view> words = {"\"traceEvents\": [",
+                                                      "\"ph\": \"X\"",
+                                                      "\"ts\": ",
+                                                      "\"dur\": ",
+                                                      "\"args\": {",
+                                                      "\"name\": \"",
+                                                      "\"cat\":",
+                                                      "\"pid\": 0",
+                                                      "\"tid\": 1",
+                                                      "\"correlation\": ",
+                                                      "\"External id\":",
+                                                      "\"stream\":",
+                                                      "\"Input Dims\":",
+                                                      "\"Sequence number\":",
+                                                      "NaN",
+                                                      "-inf",
+                                                      "1e308",
+                                                      "-9e17",
+                                                      "999999999999999999",
+                                                      "9223372036854775807",
+                                                      "\\\"",
+                                                      "\\u0000",
+                                                      "{",
+                                                      "}",
+                                                      "[",
+                                                      "]",
+                                                      ",",
+                                                      ":",
+                                                      "\"",
+                                                      "},{",
+                                                      "]}",
+                                                      "0.0000000001"};
   return words;
 }
 

@@ -89,8 +89,9 @@ at::Tensor on_host(const at::Tensor& x) {
     return x;
   }
   // The memory may be freed by a resize of the storage, never by its tensors while one is in use.
-  return at::from_blob(x.data_ptr(), x.sizes(), x.strides(), [x](void*) {},
-                       x.options().device(c10::kCPU), c10::Device(c10::kCPU));
+  return at::from_blob(
+      x.data_ptr(), x.sizes(), x.strides(), [x](void*) {}, x.options().device(c10::kCPU),
+      c10::Device(c10::kCPU));
 }
 
 std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& xs) {
@@ -109,16 +110,14 @@ std::vector<std::vector<at::Tensor>> on_host(const std::vector<std::vector<at::T
   return found;
 }
 
-at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
-                 std::optional<c10::Layout>, std::optional<c10::Device>, std::optional<bool>,
-                 std::optional<c10::MemoryFormat> format) {
+at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout>,
+                 std::optional<c10::Device>, std::optional<bool>, std::optional<c10::MemoryFormat> format) {
   return at::detail::empty_generic(size, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                    c10::dtype_or_default(dtype), format);
 }
 
-at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
-                         std::optional<c10::ScalarType> dtype, std::optional<c10::Layout>,
-                         std::optional<c10::Device>, std::optional<bool>) {
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<c10::ScalarType> dtype,
+                         std::optional<c10::Layout>, std::optional<c10::Device>, std::optional<bool>) {
   return at::detail::empty_strided_generic(size, stride, &allocator,
                                            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            c10::dtype_or_default(dtype));
@@ -134,8 +133,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
   return copy_from(self, to, false);
 }
 
-const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size,
-                         std::optional<c10::MemoryFormat>) {
+const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat>) {
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(size);
   const auto needed = (impl->storage_offset() + impl->numel()) * impl->itemsize();
@@ -174,9 +172,7 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
-}
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
