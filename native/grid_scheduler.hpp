@@ -157,7 +157,7 @@ class GridScheduler {
     }
   }
 
-  // Computation that keeps memory and caches busy makes requests take longer. Whoever keeps only
+  // Computation that keeps memory and caches busy makes requests take longer. A flow that keeps only
   // as many in flight as an idle memory needs moves that much less: capacities follow the load.
   void load(int32_t component) {
     Part& part = parts_[at(component)];

@@ -133,7 +133,7 @@ _FEW = 4  # ranks among which the one with the bottom MLP has tables too
 
 
 def _placed(model: Dlrm, num_ranks: int) -> list[Shard]:
-    """Return the tables that are not replicated, beside the bottom MLP only among few ranks."""
+    """Return the shards of tables; the rank of the bottom MLP holds some only among few ranks."""
     spared = int(model.bottom_first and num_ranks > _FEW)
     each = model.node or 1  # ranks that share a table
     tables, places = [model.tables[n] for n in model.sharded], num_ranks // each - spared

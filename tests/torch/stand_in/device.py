@@ -1,6 +1,6 @@
 """The device ``standin``: tensors that are not on the CPU, with a C++ backend of c10d.
 
-It is built once from ``stand_in_device.cpp`` and kept beside torch's other extensions. Kernels run
+It is built once from ``stand_in_device.cpp`` and kept with torch's other extensions. Kernels run
 at once, on the calling thread, so its streams and events do nothing.
 """
 
