@@ -110,7 +110,7 @@ STEPS_405B = Split(
     fitted=("H100 512", "H100 2048"),
     held_out=("H100 2432", "H100 2560", "GB200, every number of GPUs"),
     reason="the two rows that were in view while parallelism was modelled; no constant is fitted "
-    "to them. Other numbers of GPUs and a whole device are held out. Those were scored once (median "
+    "to them. Other numbers of GPUs and a whole device are held out. They were scored once (median "
     "0.8 %), then seen twice when it was decided that held units draw no power outside MI300X",
 )
 
