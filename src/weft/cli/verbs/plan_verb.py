@@ -252,7 +252,7 @@ def planned_step(
     if not added:
         return made
     print_written = " ".join(f"--set {key}={value}" for key, value in added.items())
-    note = f"as it stands it does not fit: taken with {print_written}"
+    note = f"does not fit into memory as configured; planned with {print_written}"
     return replace(made, plan=replace(made.plan, notes=(note, *made.plan.notes)))
 
 

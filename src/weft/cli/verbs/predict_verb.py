@@ -138,7 +138,7 @@ def _of_workload(
     job = find_job(spec, machine.num_ranks, given | added)
     if job is not None and added:
         told = " ".join(f"--set {key}={value}" for key, value in added.items())
-        note = f"as it stands it does not fit: taken with {told}"
+        note = f"does not fit into memory as configured; predicted with {told}"
         job = replace(job, notes=(note, *job.notes))
     prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
     if job is not None:
