@@ -36,7 +36,7 @@ def test_a_configuration_is_predicted_with_its_throughput(tmp_path, capsys):
     row = json.loads(capsys.readouterr().out)["results"][0]
     assert row["settings"]["batch"] == 32
     assert row["settings"]["fsdp"] is True  # it does not fit otherwise
-    assert "taken with --set" in row["notes"][0]
+    assert "--set fsdp=true" in row["notes"][0]
     rates = row["throughput"]
     assert rates["tokens_per_second_per_rank"] == pytest.approx(32 * 8192 / 8 / row["seconds"])
     # at least six operations for each of the 7.5 billion weights of products
