@@ -48,7 +48,7 @@ test: install ## every test but the slow ones
 test-quick: install ## only tests that need nothing special: a minute and a half on two cores
 	$(PYTEST) -q -n 2 -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
 
-test-torch: install ## PyTorch's own distributed tests on Gloo and on weft, 2 to 4 ranks: 25 minutes
+test-torch: install ## PyTorch's own distributed tests on Gloo and on weft, 2 to 4 ranks: 8 minutes on two quiet cores
 	$(BIN)/python -m tests.torch_suite $(ARGS)
 
 # All questions but `collectives`, whose cases `figures` asks beside others; over an hour on two cores that are left alone.
