@@ -11,7 +11,7 @@ from benchmarks.rows import Options, Row
 QUESTION = "How much longer does a training step take while weft.torch.monitor watches it?"
 
 _STEP = 0.05  # seconds of a core
-_PATIENCE = 600.0
+_TIMEOUT = 600.0
 
 
 def run(options: Options) -> Iterable[Row]:
@@ -29,7 +29,7 @@ def monitored(seconds: float, rounds: int) -> Row:
     script = Path(__file__).with_name("torch_monitored_rank.py")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     command = [sys.executable, *launch, str(seconds), str(rounds)]
-    spoken = output_of(command, "a monitored job", timeout=_PATIENCE).splitlines()
+    spoken = output_of(command, "a monitored job", timeout=_TIMEOUT).splitlines()
     found = json.loads(next(line for line in spoken if line.startswith("{")))
     (wall_off, core_off), (wall_on, core_on) = found["off"], found["on"]
     more = {
