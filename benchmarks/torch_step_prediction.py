@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.trained import BACKENDS
+from benchmarks.training_runs import BACKENDS
 from weft.calibration.torch_calibration import calibrated_here, current_here
 from weft.calibration.torch_op_calls import OpCall
 from weft.calibration.torch_op_times import OpTime
