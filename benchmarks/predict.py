@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
+from benchmarks.random_models import draw
 from benchmarks.rows import Options, Row
 from benchmarks.torch_op_timings import OpTimings
 from benchmarks.torch_step_prediction import (
@@ -19,7 +20,7 @@ from weft.calibration.torch_host_overhead import PHASES, HostOverhead
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
 from weft.hardware.measured import TorchHost
-from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of, draw
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of
 
 QUESTION = "How far are predicted training steps from measured ones, on this machine?"
 SEEDS = (1, 2, 3)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from benchmarks.torch_trained_models import training
 from benchmarks.training_runs import BACKENDS
 from weft.calibration.torch_calibration import calibrated_here, current_here
 from weft.calibration.torch_op_calls import OpCall
@@ -11,7 +12,6 @@ from weft.calibration.torch_op_times import OpTime
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.hardware import Platform
 from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
-from weft.local_runs.torch_synthetic_models import training
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
 

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.torch_trained_models import training  # noqa: E402
 from weft.calibration.torch_op_calls import OpCall, TensorSpec  # noqa: E402
 from weft.calibration.torch_op_grid import samples  # noqa: E402
 from weft.calibration.torch_op_times import OpTime  # noqa: E402
@@ -16,7 +17,6 @@ from weft.calibration.torch_timed_steps import captured_step  # noqa: E402
 from weft.hardware import platform  # noqa: E402
 from weft.hardware.measured import Ddp, TorchHost  # noqa: E402
 from weft.local_runs.synthetic_models import SyntheticDlrm, SyntheticTransformer  # noqa: E402
-from weft.local_runs.torch_synthetic_models import training  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DLRM = SyntheticDlrm(((50, 2, 0.0), (70, 3, 1.05), (90, 1, 0.0)), 8, (16, 8), (16, 1), 12)
