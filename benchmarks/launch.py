@@ -13,8 +13,7 @@ from benchmarks import environments
 from benchmarks.environments import MPIS
 from weft.errors import UnknownNameError, nearest
 from weft.local_runs.parent_death import leashed
-from weft.local_runs.rank_team import Start, Team
-from weft.local_runs.team_starts import TORCH_BACKENDS, rank_starts, torch_backend
+from weft.local_runs.rank_team import TORCH_BACKENDS, Start, Team, rank_starts, torch_backend
 
 SHARED_MEMORY_PEERS = ("deepspeed", "vllm", "oneccl")  # of tensor parallelism on cores
 PEERS = ("gloo", *MPIS)

@@ -13,8 +13,7 @@ from benchmarks.environments import MPIS
 from benchmarks.launch import home_of, rank_words
 from benchmarks.namespaces import NetHost
 from weft.local_runs.parent_death import leashed
-from weft.local_runs.rank_team import Start, Team
-from weft.local_runs.team_starts import torch_backend
+from weft.local_runs.rank_team import Start, Team, torch_backend
 from weft.runtime.env_rendezvous import free_port
 
 # Namespaces of one machine share its memory: nothing but the links may carry messages.

@@ -1,11 +1,16 @@
 """Durations of the ops and lookups of captured steps, each timed alone and repeatedly."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 
-from weft.calibration.torch_lookup_rates import LookupCase, Measured, corrected_lookups, measured
+import numpy as np
+
+from weft.calibration.torch_lookup_rates import ITEM, LookupCase, Measured, columns_of, measured
 from weft.calibration.torch_op_calls import OpCall
-from weft.calibration.torch_op_times import OpTime, Repeated, merge_passes, repeat_ops, typical
+from weft.calibration.torch_op_times import OpTime, Repeated, repeat_ops, typical
 from weft.calibration.torch_timed_steps import CapturedStep
+from weft.cost.lookups import TERMS, core_seconds
 from weft.hardware import Platform
 from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
 from weft.models.tables import Table
@@ -54,3 +59,23 @@ class OpTimings:
     def corrected_lookups(self, on: Platform) -> Platform:
         """Return the platform with the measured rates of lookups."""
         return corrected_lookups(on, self._lookups) if self._lookups else on
+
+
+def merge_passes(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
+    """Merge the repetitions of several passes, by rank and call."""
+    return [
+        [list(chain.from_iterable(each)) for each in zip(*ranks, strict=True)]
+        for ranks in zip(*passes, strict=True)
+    ]
+
+
+def corrected_lookups(here: Platform, found: Sequence[Measured]) -> Platform:
+    """Return the platform with its lookup costs scaled to the median of these measurements."""
+    device, lookups = here.require_device(), {}
+    for name, takes in device.lookups.items():
+        rows = [(case, times[name].seconds) for each in found for case, times in each]
+        columns = columns_of([case for case, _ in rows])
+        by_law = core_seconds(columns, ITEM, takes, backward=name.endswith("_backward"))
+        off = float(np.exp(np.median(np.log([seconds for _, seconds in rows] / by_law))))
+        lookups[name] = replace(takes, **{term: off * getattr(takes, term) for term in TERMS})
+    return replace(here, device=replace(device, lookups=lookups))

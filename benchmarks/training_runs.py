@@ -6,6 +6,7 @@ not have their cores to themselves. The speed of memory is only recorded: it var
 an idle machine, so whatever is compared with steps must be timed in turn with them.
 """
 
+import os
 import sys
 import time
 from collections import defaultdict
@@ -16,11 +17,10 @@ from statistics import fmean, median
 
 import numpy as np
 
-from weft.calibration.noise import busy_seconds
+from weft.calibration.noise import cpu_ticks
 from weft.calibration.steady_memory import SETTINGS
-from weft.local_runs.rank_team import Team
+from weft.local_runs.rank_team import Team, rank_starts
 from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of
-from weft.local_runs.team_starts import rank_starts
 
 BACKENDS = ("gloo", "weft")
 _SLICES = 4  # of each model and backend in a repetition, in turn
@@ -121,6 +121,12 @@ def repetition(
 def _team(backend: str) -> Team:
     words = [sys.executable, "-m", "benchmarks.torch_step_rank", backend]
     return Team(backend, RANKS, rank_starts(words, RANKS, SETTINGS))
+
+
+def busy_seconds() -> float:
+    """Return the busy seconds of all cores together since boot."""
+    idle, total = cpu_ticks()
+    return (total - idle) / os.sysconf("SC_CLK_TCK")
 
 
 def _timed_slice(team: Team, name: str) -> TimedSlice:

@@ -159,9 +159,7 @@ def attention_studies(folder: Path, name: str) -> tuple[Study, ...]:
     return tuple(found)
 
 
-def _attention(
-    on: Device, dtype: str, rows: list[dict[str, str]], what: str, server: str
-) -> Study:
+def _attention(on: Device, dtype: str, rows: list[dict[str, str]], what: str, server: str) -> Study:
     def column(key: str) -> Floats:
         return np.array([float(row.get(key, "0")) for row in rows])
 

@@ -19,12 +19,11 @@ DIMS = (32, 48, 64, 128, 256, 512)
 TYPES = {
     **dict.fromkeys(("tables", "samples", "outputs", "flags", "slots", "results"), "*i64"),
     **dict.fromkeys(("tiles", "trouble"), "*i64"),
-    **dict.fromkeys(("own_flags", "counters", "epochs", "queue", "tail"), "*i32"),
+    **dict.fromkeys(("own_flags", "counters", "epochs"), "*i32"),
     **dict.fromkeys(("matrix", "vectors", "a", "b"), "*fp16"),
     "own_slots": "*fp32",
-    "outbox": "i64",
 }
-ALIGNED = ("columns", "inner", "width", "local_width", "part_rows", "features", "stride_column")
+ALIGNED = ("columns", "inner", "width", "part_rows", "features", "stride_column")
 ONES = {"rank": 1, "num_tables": 1}  # a launch turns an argument of 1 into a constant
 
 
