@@ -148,10 +148,10 @@ def _require_parts(model: Transformer, layout: Layout) -> None:
     kv = model.kv_heads or model.heads
     if kv % model.tp and model.tp % kv:
         raise UsageError(f"{kv} kv_heads do not divide among tp {model.tp}", _divisors("tp", kv))
-    if model.experts and model.topk > model.experts:
+    if model.experts and not 1 <= model.topk <= model.experts:
         raise UsageError(
-            f"topk {model.topk} is more than {model.experts} experts",
-            f"Use --set topk={model.experts} or less.",
+            f"topk must be 1 to {model.experts}, the experts (got {model.topk})",
+            f"Use --set topk={max(1, min(model.topk, model.experts))}.",
         )
     if model.layers < model.pp:
         raise UsageError(
