@@ -7,12 +7,10 @@ remains is what the others explain.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.errors import UnknownNameError, nearest
-
-if TYPE_CHECKING:
-    from weft.hardware import Kernels, Platform
+from weft.hardware import Kernels, Platform
 
 _FINE = 64  # pieces of a tile that are as good as a fluid
 

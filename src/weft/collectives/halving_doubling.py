@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -31,9 +31,6 @@ from weft.schedule import (
     flipped,
     shifted,
 )
-
-if TYPE_CHECKING:
-    from weft.collectives.parts import Items
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:

@@ -12,15 +12,16 @@ real hosts that signal is a posted receive, and Copy + Signal is a send.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from weft.collectives import direct, pull
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -33,6 +34,7 @@ from weft.schedule import (
     SELF,
     Buffer,
     Call,
+    Command,
     Copy,
     Cost,
     Flag,
@@ -52,14 +54,7 @@ from weft.schedule import (
     Wait,
     shifted,
 )
-from weft.schedule.values import plus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from weft.collectives.parts import Items
-    from weft.schedule import Command
-    from weft.schedule.values import RankValue, Value
+from weft.schedule.values import RankValue, Value, plus
 
 CHUNK = 256 << 10  # bytes: with 8 of them in flight Gloo reaches 1.07x the line rate of 1 Gbit/s
 # To a host with one rank, which shares no chunks: fewer context switches during a GEMM.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -29,9 +28,6 @@ from weft.schedule import (
     Slice,
     shifted,
 )
-
-if TYPE_CHECKING:
-    from weft.collectives.parts import Items
 
 READY, REDUCED, GATHERED = 0, 1, 2
 

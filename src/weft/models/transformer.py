@@ -176,11 +176,6 @@ class Transformer:
         keys += self.kv_rank * heads * (self.head_dim + self.value_dim)
         return queries + keys + out + norms
 
-    @property
-    def mlp_weights(self) -> int:
-        """Parameters of one expert, or of the whole inner layer."""
-        return self.inner_weights(self.expert_width if self.experts else self.ffn)
-
     def inner_weights(self, width: int) -> int:
         """Parameters of an MLP of that width."""
         return (3 if self.gated else 2) * self.hidden * width

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from weft.schedule.ir import (
     Broadcast,
@@ -21,9 +22,6 @@ from weft.schedule.ir import (
     Swap,
     Wait,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 READ, WRITE = 1, 2
 

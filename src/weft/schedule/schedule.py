@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from weft.schedule.inline import inline
 from weft.schedule.ir import (
@@ -28,9 +29,6 @@ from weft.schedule.ir import (
 )
 from weft.schedule.table import CommandTable, expand
 from weft.units import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class CommandLocation(NamedTuple):

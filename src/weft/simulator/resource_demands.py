@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
-    Many = float | Ints | NDArray[np.floating[Any]]  # one for all rows, or one each
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Many = float | Ints | NDArray[np.floating[Any]]  # one for all rows, or one each
 
 
 class Resource(IntEnum):

@@ -6,14 +6,11 @@ import hashlib
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
 from weft.units import parse_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Options whose values may be lists; those of sizes may also be ranges.
 SIZES = ("--size", "--block")
