@@ -1,7 +1,5 @@
 """Which strategy a runtime should use for a pair, and why, in a line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Switching a mechanism off changes the numbers it is computed from and nothing el
 remains is what the others explain.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

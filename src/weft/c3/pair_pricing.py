@@ -5,8 +5,6 @@ engines there are, and in which order they are launched. Sizes, tiles and units 
 place. The answers are those of ``simulate`` on ``pair_schedule``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -5,8 +5,6 @@ and does not depend on the model: sizes come from plain arithmetic on published 
 judged by the share of the possible gain that is realised, and by which of its sides is longer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from weft.errors import UsageError

@@ -5,8 +5,6 @@ are launched by the rank's host thread, one after the other: that order is the w
 between ``concurrent`` and ``priority``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The table of all collectives and their algorithms, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

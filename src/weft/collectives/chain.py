@@ -3,8 +3,6 @@
 ``piece_bytes`` is the piece size of a pipeline along a chain of hosts.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 from weft.collectives.parts import (

@@ -4,8 +4,6 @@ In ``chain``, the root encodes each piece once and the others forward the encode
 every hop decodes what it received and encodes it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

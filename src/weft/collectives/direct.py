@@ -1,7 +1,5 @@
 """Direct algorithms: every rank writes to every other rank in one step, one lane per peer."""
 
-from __future__ import annotations
-
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,

@@ -6,8 +6,6 @@ them prelaunched. Ranks signal the host that they are ready, and the host signal
 stands in for the single process that owns all GPUs in the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

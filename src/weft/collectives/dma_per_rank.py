@@ -6,8 +6,6 @@ kernel between two steps of copies. The difference from ``dma`` is who submits: 
 all ranks of a node, here one process per rank, as in torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from weft.collectives.parts import (

@@ -6,8 +6,6 @@ single sender, so a rank may run ahead if the scratch buffers rotate: then it wa
 from others, and the waits at the end apply to an earlier execution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from weft.collectives.parts import (

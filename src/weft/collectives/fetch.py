@@ -6,8 +6,6 @@ written directly to the engine queues with many per doorbell and one signal at t
 and one kernel that reads host memory itself (``kernel``).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from weft.collectives.parts import Items, launched, own, signal, wait

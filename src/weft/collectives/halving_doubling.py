@@ -1,7 +1,5 @@
 """Recursive halving and doubling: log2(n) steps; the peer differs in one bit of its rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from weft.collectives.parts import (

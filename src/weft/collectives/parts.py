@@ -6,8 +6,6 @@ it, and waits for every write before it leaves. A schedule that follows the rule
 repeatedly, and the caller may touch its buffers in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise

@@ -6,8 +6,6 @@ computes which part. Made for shared memory, where reading is as cheap as writin
 ``push_all_gather`` writes instead.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from weft.collectives.parts import (

@@ -1,7 +1,5 @@
 """Ring algorithms: in each step every rank sends one chunk to the next."""
 
-from __future__ import annotations
-
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,

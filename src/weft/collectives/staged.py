@@ -13,8 +13,6 @@ runtime uses these offsets when the data is in the heap: it then is its own stag
 between the two are none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from weft.collectives.parts import (

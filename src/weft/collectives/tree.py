@@ -1,7 +1,5 @@
 """Trees: a pipelined binary tree, and the binomial tree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from weft.collectives.parts import (

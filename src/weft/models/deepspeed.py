@@ -1,7 +1,5 @@
 """DeepSpeed JSON: how a job is run; the model comes from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

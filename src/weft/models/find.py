@@ -1,7 +1,5 @@
 """A workload by what a user calls it: a name, a file, or a function of torch code."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

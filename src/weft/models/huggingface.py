@@ -4,8 +4,6 @@ An architecture that is added is one line of ``ARCHITECTURES``, and a function i
 in a way of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which program's configuration a file is: one line a format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

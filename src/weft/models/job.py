@@ -1,7 +1,5 @@
 """A generated step as a job: its settings, what it is worth a second, and where it comes from."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 

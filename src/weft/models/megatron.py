@@ -3,8 +3,6 @@
 Shell variables that a script sets are filled in; arguments are taken wherever they stand.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """In which order the stages of a pipeline carry out the passes of their micro batches."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Literal, NamedTuple
 

@@ -7,8 +7,6 @@ sharding adds, and how long products take at sustained clocks. Its numbers are f
 steps; each file names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Embedding tables, and which rank holds which part of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Ranks are numbered with tensor parallelism innermost, then context and data para
 stages of a pipeline outermost, as Megatron and torchtitan do.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple

@@ -10,8 +10,6 @@ ones are (projection, down), so their results are. With sequence parallelism sum
 and inputs gathered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from weft.hardware.dtypes import item_bytes, output_dtype

@@ -1,7 +1,5 @@
 """How the ranks of a job share a transformer: what must divide, and the groups that follow."""
 
-from __future__ import annotations
-
 from weft.errors import UsageError, nearest
 from weft.models.transformer import Transformer
 from weft.schedule.values import Group

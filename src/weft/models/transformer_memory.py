@@ -5,8 +5,6 @@ needs, buffers of what is gathered. What no tensor shows is not: the context of 
 that are loaded, buffers of the communication library, fragments of the allocator.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from weft.hardware.dtypes import item_bytes, output_dtype

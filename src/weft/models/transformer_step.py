@@ -1,7 +1,5 @@
 """One step of a transformer, trained or serving: what each stage of its pipeline does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest

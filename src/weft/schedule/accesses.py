@@ -1,7 +1,5 @@
 """The buffer slices that a command reads and writes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

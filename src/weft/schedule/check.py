@@ -14,8 +14,6 @@ all. Chunks may be divided again, so the location of an access is written in dig
 first.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

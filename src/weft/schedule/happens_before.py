@@ -9,8 +9,6 @@ Ranks may be representatives of symmetry classes (see rank_symmetry). A rank is 
 appears from the representative.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

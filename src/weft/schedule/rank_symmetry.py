@@ -6,8 +6,6 @@ same, and the schedule can be *collapsed* along that coordinate. Two group actio
 rotation (peers by shift) and flipping bits (peers by xor).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

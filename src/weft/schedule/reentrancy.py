@@ -7,8 +7,6 @@ the sender signals only after that rank has entered again. All other flags are *
 them proves nothing about who has signalled.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Schedule: programs of ranks, and the commands they expand to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

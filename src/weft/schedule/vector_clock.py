@@ -1,7 +1,5 @@
 """Vector clocks: how far one thread must have come, as known at each point of the others."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from typing import Any

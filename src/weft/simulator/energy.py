@@ -1,7 +1,5 @@
 """What a simulated execution draws from the wall: joules of all ranks, watts of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

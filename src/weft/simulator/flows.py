@@ -1,7 +1,5 @@
 """What flows: the bytes of each row, the units of launches, and all that both demand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

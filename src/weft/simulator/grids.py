@@ -1,7 +1,5 @@
 """Kernels that are grids of tiles: what they demand, and what their load does to others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

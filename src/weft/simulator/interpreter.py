@@ -1,7 +1,5 @@
 """simulate: a Schedule on a Platform gives a Timeline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What transfers between ranks demand of ports, links and the host's memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

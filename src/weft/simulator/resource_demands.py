@@ -5,8 +5,6 @@ the transfers that a symmetric schedule makes, as many cross a given port as one
 crosses ports of that kind, so the weights stay what they are and only the owner changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any

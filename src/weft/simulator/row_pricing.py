@@ -1,7 +1,5 @@
 """A Table priced on a platform: the columns that the native core lets run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

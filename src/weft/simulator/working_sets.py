@@ -6,8 +6,6 @@ the memory that all cores share. Measured with everything in place again and aga
 training step and nccl-tests do it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The cells of a sweep: one command of a verb per combination of listed values."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

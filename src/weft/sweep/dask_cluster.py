@@ -1,7 +1,5 @@
 """Runs the cells of a sweep on a Dask cluster."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ If a process dies, its cell is retried once, then recorded as failed, and a new 
 dead one.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import time

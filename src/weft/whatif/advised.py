@@ -5,8 +5,6 @@ same replay. Where the replay cannot be used, an advice keeps what the step lose
 says why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ planner, and runs it. Where an assumption has two ends, both are run too. Names 
 any: ``links*2``, ``buckets/4``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ start to the first end; the waiting before is not put in, so that what the simul
 can be compared with what the traces show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean

@@ -5,8 +5,6 @@ with a change, on the same engine, shares the device anew: a strategy does to a 
 it does to a generated one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

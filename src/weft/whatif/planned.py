@@ -1,7 +1,5 @@
 """A plan for a recorded step: the planner's candidates, search and reasons on its replay."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ the other machine need, and the waiting for other ranks that the trace shows. Th
 recorded one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The steps of a recorded trace as StepProfiles: one side of a comparison."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -6,8 +6,6 @@ Threads of a process take turns (the forward and the backward thread of autograd
 all of them, by time, are one sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -5,8 +5,6 @@ it says of this one. So what the model gets wrong on both cancels. Where the tra
 kernels of the same name say how it scales, and failing that the rates of the two devices.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from math import prod, sqrt

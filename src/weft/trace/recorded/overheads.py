@@ -13,8 +13,6 @@ running and no kernel filled the device: kernels of a graph, work that waits for
 the trace. Such a *pause* belongs to the device and is kept where it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ One rank's trace stands for all ranks of its groups: each does the same. Traces 
 are a class of ranks each, joined by the collectives that all of them show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil

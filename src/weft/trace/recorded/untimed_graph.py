@@ -9,8 +9,6 @@ Kernels follow each other on one stream. A collective waits for the kernels befo
 uses its tensors waits for it. Ops of graphs that have dependencies (Chakra) wait for these.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
