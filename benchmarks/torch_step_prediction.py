@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.torch_trained_models import training
-from benchmarks.trained import BACKENDS
+from benchmarks.training_runs import BACKENDS
 from weft.calibration import machine_calibration
 from weft.calibration.torch_calibration import current_here, measured_here
 from weft.calibration.torch_op_calls import OpCall

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.random_models import draw, rough_seconds
 from benchmarks.rows import Options, Row
 from benchmarks.table_of_predict import print_predict_rows, summaries
-from benchmarks.trained import Measured, Visit, gathered
+from benchmarks.training_runs import Measured, TimedSlice, gathered
 from weft.local_runs.synthetic_models import SyntheticDlrm, case_of, model_of
 
 
@@ -32,7 +32,7 @@ def test_a_model_survives_its_case(model):
 
 
 def _visit(seconds, probe=1.0, own=0.98, foreign=0.0):
-    return Visit([seconds], probe, own, foreign)
+    return TimedSlice([seconds], probe, own, foreign)
 
 
 def test_visits_without_the_cores_to_themselves_do_not_count():

@@ -11,7 +11,7 @@ from weft.models.tables import Table
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from benchmarks.torch_seen import corrected_lookups  # noqa: E402
+from benchmarks.torch_op_timings import corrected_lookups  # noqa: E402
 from weft.calibration.torch_lookup_rates import (  # noqa: E402
     ITEM,
     LookupCase,

@@ -1,4 +1,4 @@
-"""What ops and lookups of some steps take by themselves, looked at again and again."""
+"""Durations of the ops and lookups of captured steps, each timed alone and repeatedly."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,11 +16,12 @@ from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticMode
 from weft.models.tables import Table
 
 
-class Seen:
-    """Models and their steps, of which each look times what is in them, never a step.
+class OpTimings:
+    """Times the ops of some models' steps, never a step itself.
 
-    The machine changes its speed within minutes: what was timed before may not hold any more.
-    ``repeats`` are those of an op at each look; ``lookups``: those by weft are timed, too.
+    The machine changes its speed within minutes, so ``measure`` is called in turn with what the
+    ops are compared with. ``repeats`` is the number of runs of an op in each call; with
+    ``lookups``, weft's embedding lookups are timed too.
     """
 
     def __init__(
@@ -45,18 +46,18 @@ class Seen:
         self._passes: list[list[list[Repeated]]] = []
         self._lookups: list[Measured] = []
 
-    def look(self) -> None:
-        """Time everything some times."""
+    def measure(self) -> None:
+        """Time every op and lookup once more."""
         self._passes.append(repeat_ops(self._calls, repeats=self._repeats))
         if self._cases:
             self._lookups.append(measured(self._cases, ranks=RANKS))
 
     def times(self) -> dict[OpCall, OpTime]:
-        """Return what ops took."""
+        """Return the typical duration of each op."""
         return dict(zip(self._calls, typical(merge_passes(self._passes)), strict=True))
 
     def corrected_lookups(self, on: Platform) -> Platform:
-        """Return the platform as lookups found it."""
+        """Return the platform with the measured rates of lookups."""
         return corrected_lookups(on, self._lookups) if self._lookups else on
 
 

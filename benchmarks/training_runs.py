@@ -1,9 +1,9 @@
-"""Small models trained for real, by rules that let the same step be measured again.
+"""Training steps of small models, measured so that a repetition gives the same result.
 
-Every repetition has fresh processes, pinned, that keep their memory; models and backends take
-turns in it, and in between somebody may look at the machine. A visit does not count if ranks did
-not have their cores to themselves. How fast memory was is only said: it moves by a quarter with
-nobody else there, so what is compared with steps has to be timed in turn with them.
+Every repetition starts fresh, pinned processes that keep their memory. Models and backends take
+turns; between turns the caller may time other things. A slice of steps is discarded if ranks did
+not have their cores to themselves. The speed of memory is only recorded: it varies by a quarter on
+an idle machine, so whatever is compared with steps must be timed in turn with them.
 """
 
 import os
@@ -23,16 +23,16 @@ from weft.local_runs.rank_team import Team, rank_starts
 from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of
 
 BACKENDS = ("gloo", "weft")
-_VISITS = 4  # of each model and backend in a repetition, in turn
-_SECONDS = 0.3  # of steps in a visit
-_OWN, _FOREIGN = 0.9, 0.02  # what a visit may show to count
+_SLICES = 4  # of each model and backend in a repetition, in turn
+_SECONDS = 0.3  # of steps in a slice
+_OWN, _FOREIGN = 0.9, 0.02  # least own and largest foreign CPU share of a valid slice
 
 Key = tuple[str, str]  # a model's name and a backend
 
 
 @dataclass
-class Visit:
-    """Seconds of some steps, those of a copy before, and whose the cores were meanwhile."""
+class TimedSlice:
+    """Seconds of some steps, of a copy before them, and the CPU shares of ranks and of others."""
 
     steps: list[float]
     probe: float
@@ -42,14 +42,14 @@ class Visit:
 
 @dataclass
 class Measured:
-    """All visits of one model and backend, by repetition."""
+    """All slices of one model and backend, by repetition."""
 
-    visits: list[list[Visit]] = field(default_factory=list)
+    slices: list[list[TimedSlice]] = field(default_factory=list)
 
     def repetitions(self) -> list[float]:
-        """Return the median of each repetition: of undisturbed visits, if it has any."""
+        """Return the median of each repetition: of undisturbed slices, if it has any."""
         return [
-            median(_steps(filter(self._is_clean, each)) or _steps(each)) for each in self.visits
+            median(_steps(filter(self._is_clean, each)) or _steps(each)) for each in self.slices
         ]
 
     @property
@@ -59,62 +59,62 @@ class Measured:
 
     @property
     def floor(self) -> float:
-        """How far a repetition is from the median of all, in the middle: nobody can do better."""
+        """The median deviation of repetitions from their median: no prediction can do better."""
         middle = self.seconds
         return median(abs(each / middle - 1) for each in self.repetitions())
 
     @property
     def discarded(self) -> float:
-        """The share of visits in which ranks did not have their cores."""
+        """The share of slices in which ranks did not have their cores to themselves."""
         return 1 - fmean(map(self._is_clean, self._all()))
 
     @property
     def moved(self) -> float:
-        """How far the speed of memory moved: nine of ten copies lie within."""
-        least, most = np.quantile([visit.probe for visit in self._all()], (0.05, 0.95))
+        """The range of the speed of memory that nine of ten copies lie within."""
+        least, most = np.quantile([slice_.probe for slice_ in self._all()], (0.05, 0.95))
         return float(most / least - 1)
 
-    def _all(self) -> list[Visit]:
-        return [visit for each in self.visits for visit in each]
+    def _all(self) -> list[TimedSlice]:
+        return [slice_ for each in self.slices for slice_ in each]
 
-    def _is_clean(self, visit: Visit) -> bool:
-        """Return whether ranks had their cores; as Gloo sleeps while it waits, the best counts."""
+    def _is_clean(self, slice_: TimedSlice) -> bool:
+        """Return whether ranks had their cores, relative to the best slice: Gloo sleeps."""
         own = max(v.own for v in self._all())
-        return visit.own >= _OWN * own and visit.foreign <= _FOREIGN
+        return slice_.own >= _OWN * own and slice_.foreign <= _FOREIGN
 
 
-def _steps(visits: Iterable[Visit]) -> list[float]:
-    return [seconds for visit in visits for seconds in visit.steps]
+def _steps(slices: Iterable[TimedSlice]) -> list[float]:
+    return [seconds for slice_ in slices for seconds in slice_.steps]
 
 
-def gathered(found: Iterable[Mapping[Key, list[Visit]]]) -> dict[Key, Measured]:
-    """Put repetitions together."""
+def gathered(found: Iterable[Mapping[Key, list[TimedSlice]]]) -> dict[Key, Measured]:
+    """Merge repetitions by model and backend."""
     by_key: dict[Key, Measured] = defaultdict(Measured)
     for each in found:
-        for key, visits in each.items():
-            by_key[key].visits.append(visits)
+        for key, slices in each.items():
+            by_key[key].slices.append(slices)
     return dict(by_key)
 
 
 def repetition(
-    models: Mapping[str, SyntheticModel], look: Callable[[], None] = lambda: None
-) -> dict[Key, list[Visit]]:
+    models: Mapping[str, SyntheticModel], between: Callable[[], None] = lambda: None
+) -> dict[Key, list[TimedSlice]]:
     """Train every model by every backend for a while, in turn, in fresh processes.
 
-    Before, between and after these turns ``look`` may see how the machine is.
+    ``between`` is called before, between and after these turns.
     """
-    found: dict[Key, list[Visit]] = defaultdict(list)
+    found: dict[Key, list[TimedSlice]] = defaultdict(list)
     with ExitStack() as stack:
         teams = {name: stack.enter_context(closing(_team(name))) for name in BACKENDS}
         for name, model in models.items():
             for team in teams.values():
                 team.ask("open", name, case={"model": case_of(model), "seconds": _SECONDS})
-        for _ in range(_VISITS):
-            look()
+        for _ in range(_SLICES):
+            between()
             for name in models:
                 for backend, team in teams.items():
-                    found[name, backend].append(_visit(team, name))
-        look()
+                    found[name, backend].append(_timed_slice(team, name))
+        between()
     return found
 
 
@@ -129,7 +129,7 @@ def busy_seconds() -> float:
     return (total - idle) / os.sysconf("SC_CLK_TCK")
 
 
-def _visit(team: Team, name: str) -> Visit:
+def _timed_slice(team: Team, name: str) -> TimedSlice:
     busy, begin = busy_seconds(), time.perf_counter()
     answers = [reply["answer"] for reply in team.ask("answer", name)]
     busy, passed = busy_seconds() - busy, time.perf_counter() - begin
@@ -140,4 +140,4 @@ def _visit(team: Team, name: str) -> Visit:
     # What ranks do around the timed steps is theirs too: it is as busy as the steps are.
     foreign = max(0.0, busy / passed - used / timed) / RANKS
     own = min(each["cpu"] / each["wall"] for each in answers)
-    return Visit(steps, max(each["probe"] for each in answers), own, foreign)
+    return TimedSlice(steps, max(each["probe"] for each in answers), own, foreign)
