@@ -359,7 +359,9 @@ class Layer:
         """Write scale, mask and softmax of scores: one kernel, two, or fp32 copies between them."""
         made, scores = self.made, matrices * queries * keys
         if self.model.fused_softmax and matrices % FUSED_SOFTMAX_MATRICES == 0:
-            made.kernel("softmax", "softmax", matrices * queries, keys)
+            # with a causal mask it reads one half of each matrix and writes all of it
+            rows = matrices * queries
+            made.kernel("softmax", "softmax", rows * 3 // 4 if self.model.causal else rows, keys)
             return
         if self.model.fused_softmax:  # to fp32, scaled, and back: bytes of a score
             made.kernel("cast", "elementwise", nbytes=6 * scores)
@@ -375,7 +377,10 @@ class Layer:
         falls_back = self.model.fused_softmax and not fused
         if falls_back:
             made.kernel("cast backward", "elementwise", nbytes=6 * scores)
-        made.kernel("softmax backward", "softmax-backward", matrices * queries, keys)
+        rows = matrices * queries
+        if fused and self.model.causal:  # two halves are read
+            rows = rows * 2 // 3
+        made.kernel("softmax backward", "softmax-backward", rows, keys)
         if not fused:
             made.moving("mask backward", 2 * scores)
         if falls_back:
