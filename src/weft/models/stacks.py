@@ -46,9 +46,6 @@ class Stack:
     are a kernel for each expert; None: as ``host``. With ``blocking_messages`` the host waits for
     what it receives from other pipeline stages.
     ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
-
-    ``doubt`` is how wide ranges of kernels and collectives together are over what the cost models
-    say, from the steps that a stack was fitted to (docs/stacks.md).
     """
 
     name: str
@@ -64,7 +61,6 @@ class Stack:
     host_experts: float | None = None
     blocking_messages: bool = False
     between_steps: float = 0.0
-    doubt: float = 1.0
 
     def applied(self, graph: StepGraph) -> StepGraph:
         """Return the step as this stack runs it."""
