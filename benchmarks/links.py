@@ -56,7 +56,7 @@ def job(operator: str, rounds: int) -> dict[str, Any]:
 
 
 def rows(operators: Sequence[str], rate: float, rounds: int) -> Iterator[Row]:
-    """Measure operators with a rank on each of two hosts, and their halves alone."""
+    """Measure operators with a rank on each of two hosts, and their parts alone."""
     with two_hosts(rate) as hosts:
         for operator in operators:
             for found in on_hosts(hosts, 1, job(operator, rounds)):

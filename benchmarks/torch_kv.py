@@ -12,7 +12,7 @@ from weft.runtime import World, prepare
 POOL = 4  # times as many blocks as are gathered
 
 
-def be_rank(
+def rank_main(
     world: World, num_blocks: int, block_bytes: int, rounds: int
 ) -> tuple[dict[str, list[float]], int]:
     """Return the seconds of each way by round, and how many bytes differed."""

@@ -89,6 +89,8 @@ def test_wrong_counts_and_names_are_refused():
         fetch(1, 1, "loop")
     with pytest.raises(UsageError, match="num_blocks and block_bytes must"):
         fetch(0, 4096, "per-copy")
+    with pytest.raises(UsageError, match=f"{10**20} blocks of 4096 bytes"):
+        fetch(10**20, 4096, "per-copy")
     with pytest.raises(UsageError, match="among 4"):
         fetch(3, 4096, "b2b", engines=4)
     with pytest.raises(UsageError, match=r"\(got 2"):

@@ -46,6 +46,12 @@ def test_a_full_node_is_bounded_by_its_own_links():
     assert seconds(4, 8, "all_gather", GIB, 10 * NIC) == seconds(4, 8, "all_gather", GIB)
 
 
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_the_root_of_a_gather_takes_what_its_own_node_sends_as_well(kind):
+    # Of 15/16 GiB the root's NIC takes 1/16, all else comes over NVLink.
+    assert seconds(2, 8, kind, GIB) >= GIB * 14 / 16 / NVLINK
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("nbytes", [1 << 16, 1 << 24, 1 << 28])
 def test_one_node_more_never_costs_much(kind, nbytes):

@@ -16,7 +16,7 @@ from weft.planner.planning import plan
 from weft.planner.predict import joint_share, predict
 from weft.planner.prices import Prices
 from weft.schedule import Cost
-from weft.step import Collective
+from weft.step import Collective, RankStep, StepGraph
 
 H100 = platform("h100-8")
 NODES = platform("h100-8x4")
@@ -30,6 +30,12 @@ def gpt2():
 def test_the_parts_of_a_step_add_up(gpt2):
     assert sum(gpt2.breakdown.values()) == pytest.approx(gpt2.seconds, rel=1e-6)
     assert min(gpt2.breakdown.values()) >= 0
+
+
+def test_a_step_without_ops_takes_no_time_and_has_tables():
+    found = predict(StepGraph("idle", 8, (RankStep(tuple(range(8)), ()),)), H100)
+    assert found.seconds == found.low == found.high == 0.0
+    assert {row["share"] for row in found.tables()["breakdown"]()} == {0.0}
 
 
 def test_the_range_holds_the_prediction(gpt2):

@@ -214,6 +214,14 @@ def test_inside_a_node_all_links_are_used_at_once():
     assert seconds("all_gather", GIB, machine=mesh) == direct < ring / 5
 
 
+def test_a_broadcast_inside_a_node_uses_all_links_as_a_reduction_does():
+    mesh = replace(NODES, levels=(Level("mesh", 8, 70e9, 1e-6),))
+    ring = seconds_by(mesh, "broadcast", "scatter-allgather", GIB)
+    assert ring is not None
+    took = seconds("broadcast", GIB, machine=mesh)
+    assert took == seconds("reduce", GIB, machine=mesh) < ring / 4
+
+
 def test_among_very_many_ranks_the_first_algorithm_is_enough(monkeypatch):
     first = seconds_by(NODES, "all_reduce", "hierarchical", 64)
     monkeypatch.setattr(prices_module, "_MANY", 8)

@@ -130,6 +130,8 @@ def test_a_kernel_that_copies_slows_what_computes():
     [
         ({"count": 0}, "are nothing"),
         ({"prompt": 0}, "are nothing"),
+        ({"count": 10**20}, "are too many"),
+        ({"prompt": 10**20}, "are too many"),
         ({"hit": 1.01}, "no share of a prompt"),
         ({"hit": -0.1}, "no share of a prompt"),
         ({"hit": math.nan}, "no share of a prompt"),

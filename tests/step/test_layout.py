@@ -72,8 +72,11 @@ def test_a_blocking_copy_holds_the_host_up():
     assert seconds_of(held) - seconds_of(free) == pytest.approx(1e-3, rel=0.02)
 
 
-def test_a_host_op_waits_for_what_it_reads():
-    read = alike(kernel(1e-3), Op("item", "host", host=1e-3, after=(0,)), kernel(1e-3))
+@pytest.mark.parametrize("stream", ["compute", ""])
+def test_a_host_op_waits_for_what_it_reads_on_any_stream(stream):
+    read = alike(
+        kernel(1e-3, stream=stream), Op("item", "host", host=1e-3, after=(0,)), kernel(1e-3)
+    )
     assert seconds_of(read) == pytest.approx(3e-3, rel=0.02)
 
 

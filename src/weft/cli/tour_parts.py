@@ -15,13 +15,13 @@ from weft.errors import RunError
 from weft.hardware import here_path
 from weft.local_runs.contest import ContestEntry, compete
 from weft.local_runs.planned_model import STEPS, Planned, machine
+from weft.local_runs.rank_team import started_torch_teams
 from weft.local_runs.synthetic_models import (
     RANKS,
     SyntheticDlrm,
     SyntheticModel,
     SyntheticTransformer,
 )
-from weft.local_runs.team_starts import started_torch_teams
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.report.text import Column, print_table

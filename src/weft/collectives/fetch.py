@@ -39,6 +39,10 @@ def fetch(num_blocks: int, block_bytes: int, method: str, *, engines: int = 1) -
             f"num_blocks and block_bytes must be positive (got {num_blocks} and {block_bytes}).",
             "Use 1 or more.",
         )
+    if num_blocks * block_bytes >= 1 << 63:
+        raise UsageError(
+            f"num_blocks: {num_blocks} blocks of {block_bytes} bytes are 2^63 bytes or more."
+        )
     if method == "b2b" and not 1 <= engines <= num_blocks:
         raise UsageError(
             f"engines: {num_blocks} blocks cannot be divided among {engines} engines.",

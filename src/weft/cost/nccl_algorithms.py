@@ -145,8 +145,11 @@ def _messages(network: NodeNetwork, kind: str, nbytes: int, law: Law) -> float:
     remote = nbytes * apart / ranks
     if kind in ("gather", "scatter"):  # over all NICs of the root's node: NCCL forwards by NVLink
         rate = _port_rate(network, apart * channels_to_a_peer(network), law) * gpus
-        rate = rate if gpus == 1 else min(rate, network.inside_rate)
-        return law["message"] + remote / rate
+        if gpus == 1:
+            return law["message"] + remote / rate
+        # The root's links inside its node carry all but what its own NIC takes.
+        inside = nbytes / ranks * (gpus - 1) + remote * (gpus - 1) / gpus
+        return law["message"] + max(remote / rate, inside / network.inside_rate)
     # Many nodes send to one NIC at a time, never quite in turn.
     crowd = 1 + law["crowding"] * (nodes - 2) / nodes
     rate = _port_rate(network, apart * channels_to_a_peer(network), law) / crowd

@@ -196,32 +196,22 @@ def _carried_over(
     """Carry the law of a sibling over by what bounds its kernels.
 
     A share of the rated flops becomes the share that this device achieves: a card under a limit of
-    watts does not sustain its clock. A share of the memory's rate above one is that of a cache,
-    which is as fast whatever the memory is.
+    watts does not sustain its clock.
     """
     carried = dict(law)
     if "flops" in law:
         math = recipe_of(dtype).math
         kept = achieved_share(device, math) / achieved_share(sibling, math)
         carried["flops"] = min(law["flops"] * kept, 1.0)
-    if law.get("memory", 0.0) > 1:
-        cached = law["memory"] * sibling.memory_rated / device.memory_rated
-        carried["memory"] = max(cached, _FROM_MEMORY)
     return carried
 
 
-_FROM_MEMORY = 0.9  # share of the memory's rate that long reads reach
-
-
 def _within_achieved(law: Mapping[str, float], device: Device, dtype: str) -> Mapping[str, float]:
-    """Keep the law of other devices below the best rates that anybody achieved on this one.
-
-    A share of the memory's rate above one is that of a cache and stays.
-    """
+    """Keep the law of other devices below the best rates that anybody achieved on this one."""
     within = dict(law)
     if "flops" in law:
         within["flops"] = min(law["flops"], achieved_share(device, recipe_of(dtype).math))
-    if law.get("memory", 2.0) <= 1:
+    if "memory" in law:
         within["memory"] = min(law["memory"], device.memory_rate / device.memory_rated)
     return within
 

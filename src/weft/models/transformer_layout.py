@@ -146,8 +146,8 @@ def _require_parts(model: Transformer, layout: Layout) -> None:
     kv = model.kv_heads or model.heads
     if kv % model.tp and model.tp % kv:
         raise UsageError(f"{kv} kv_heads do not divide among tp {model.tp}", _divisors("tp", kv))
-    if model.experts and model.topk > model.experts:
-        raise UsageError(f"topk {model.topk} is more than {model.experts} experts")
+    if model.experts and not 1 <= model.topk <= model.experts:
+        raise UsageError(f"topk must be 1 to {model.experts}, the experts (got {model.topk})")
     if model.layers < model.pp:
         raise UsageError(f"{model.pp} stages are more than {model.layers} layers")
     _require_context(model)

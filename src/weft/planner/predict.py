@@ -148,7 +148,8 @@ class Prediction(ResultTables):
         """Return the tables of a prediction: where the step goes, kernels, what decided it."""
 
         def parts(found: Iterable[tuple[str, float]]) -> Rows:
-            return [{"name": n, "seconds": s, "share": s / self.seconds} for n, s in found]
+            whole = self.seconds or 1.0  # a step without ops takes none
+            return [{"name": n, "seconds": s, "share": s / whole} for n, s in found]
 
         return {
             "breakdown": lambda: parts(self.breakdown.items()),

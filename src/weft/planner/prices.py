@@ -55,7 +55,12 @@ _ALGORITHMS = {
 }
 _MIRRORS = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
 # Inside a node libraries use all links of a rank at once: on a mesh, rings over each of them.
-_INSIDE = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "direct")
+_INSIDE = {
+    "all_reduce": ("all_reduce", "direct"),
+    "all_gather": ("all_gather", "direct"),
+    "reduce_scatter": ("reduce_scatter", "direct"),
+    "broadcast": ("reduce", "pull"),  # run backwards: the root scatters, then all gather
+}
 _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
 PRODUCTS = ("gemm", "bmm")  # families of matrix products
@@ -249,12 +254,14 @@ def _simulated(platform: Platform, kind: str, size: int, *, inside: bool) -> flo
         kind = _MIRRORS.get(kind, kind)
     if kind == "all_to_all" and platform.num_nodes > _MANY_NODES:
         platform, size = _fewer_nodes(platform, size)
-    first = (_INSIDE[kind],) if inside and kind in _INSIDE else ()
+    tried = [(kind, algorithm) for algorithm in _ALGORITHMS.get(kind, ())]
+    if inside and kind in _INSIDE:
+        tried.insert(0, _INSIDE[kind])
     found: list[float] = []
-    for algorithm in (*first, *_ALGORITHMS.get(kind, ())):
+    for each, algorithm in tried:
         if found and platform.num_ranks > _MANY:
             break
-        seconds = seconds_by(platform, kind, algorithm, size)
+        seconds = seconds_by(platform, each, algorithm, size)
         found += [] if seconds is None else [seconds]
     return min(found, default=None)
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from weft.errors import UsageError
 
+_MOST = 100_000_000  # requests, or tokens of one: more than any server keeps
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -44,6 +46,11 @@ def arriving(
         raise UsageError(
             f"{count} requests with prompts of {prompt} and answers of {output} tokens are nothing",
             "Use 1 or more of each.",
+        )
+    if max(count, prompt, output) > _MOST:
+        raise UsageError(
+            f"{count} requests of {prompt} tokens with answers of {output} are too many",
+            f"Use {_MOST:,} or fewer of each.",
         )
     if not 0.0 <= hit <= 1.0:
         raise UsageError(f"a hit rate of {hit:g} is no share of a prompt", "Use 0 to 1.")

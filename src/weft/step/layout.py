@@ -126,7 +126,7 @@ class StepLayout:
         seen: dict[tuple[int, str], int] = {}
         for n, op in enumerate(ops):
             if op.kind == "host":
-                self._waits(ops, op, host, "", flags, seen, fed=False)
+                self._waits(ops, op, host, None, flags, seen, fed=False)
                 own = self.model.seconds(op) + (op.seconds or 0.0)
                 self.issue_row[number, n] = rows.add(NOTHING, host, own, fed=False)
                 continue
@@ -170,13 +170,16 @@ class StepLayout:
         ops: tuple[Op, ...],
         op: Op,
         thread: int,
-        stream: str,
+        stream: str | None,
         flags: Mapping[int, int],
         seen: dict[tuple[int, str], int],
         *,
         fed: bool = True,
     ) -> None:
-        """Wait for the last op that is needed of each other stream, unless it was waited for."""
+        """Wait for the last op that is needed of each other stream, unless it was waited for.
+
+        The host has no stream: it waits for all of them.
+        """
         latest: dict[str, int] = {}
         for earlier in op.after:
             if earlier in flags:

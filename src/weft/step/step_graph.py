@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Literal, get_args
 
 import msgspec
@@ -193,6 +194,8 @@ class _File(msgspec.Struct):
 def check(graph: StepGraph) -> None:
     """Raise the first thing that makes a workload mean nothing."""
     seen = sorted(rank for step in graph.steps for rank in step.ranks)
+    if graph.num_ranks < 1:
+        raise WorkloadError(f"{graph.name}: num_ranks must be >= 1 (got {graph.num_ranks})")
     if len(seen) != graph.num_ranks or seen != list(range(len(seen))):
         raise WorkloadError(
             f"{graph.name} has {graph.num_ranks} ranks, its steps are for "
@@ -233,10 +236,18 @@ def _check_op(graph: StepGraph, number: int, op: Op) -> None:
         )
     times = {name: getattr(op, name) for name in ("host", "seconds", "waiting", "pause")}
     for name, value in times.items():
-        if value is not None and not value >= 0:
-            raise WorkloadError(f"{where}: {name} must be >= 0 s (got {value})")
+        if value is not None and not 0 <= value < inf:
+            raise WorkloadError(f"{where}: {name} must be >= 0 s and finite (got {value})")
+    for name in ("flops", "nbytes", "tiles", "seconds", "scale") if op.cost is not None else ():
+        value = getattr(op.cost, name)
+        if not 0 <= value < inf:
+            raise WorkloadError(f"{where}: {name} of its cost must be >= 0, finite (got {value})")
     if op.kind == "collective":
         _check_collective(graph, where, op.collective)
+    elif op.collective is not None:
+        raise WorkloadError(
+            f"{where} has a collective, and kind {op.kind!r}", "Set its kind to 'collective'."
+        )
 
 
 def _check_collective(graph: StepGraph, where: str, what: Collective | None) -> None:
@@ -251,5 +262,14 @@ def _check_collective(graph: StepGraph, where: str, what: Collective | None) -> 
     least = min(what.nbytes, *what.splits, 0)
     if least < 0:
         raise WorkloadError(f"{where}: bytes must be >= 0 (got {least})")
+    if what.copies < 0:
+        raise WorkloadError(f"{where}: copies must be >= 0 (got {what.copies})")
+    if what.splits and what.kind != "all_to_all":
+        raise WorkloadError(f"{where} is a {what.kind!r} with splits; only all_to_all has them.")
     if what.kind in ("send", "recv") and what.peer is None:
         raise WorkloadError(f"{where} does not say with which position of {what.group}.")
+    size = graph.group(what.group).size
+    if what.peer is not None and not 0 <= what.peer < size:
+        raise WorkloadError(
+            f"{where}: peer must be a position of {what.group}, 0 to {size - 1} (got {what.peer})"
+        )

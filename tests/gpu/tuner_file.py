@@ -1,4 +1,4 @@
-"""Configuration files of NCCL's example tuner plug-in: rows of CSV, written and checked.
+"""Reads configuration files of NCCL's example tuner plug-in: rows of CSV.
 
 The format is documented in ``plugins/tuner/example`` of NCCL (``ext-tuner/example`` before 2.28):
 ``collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff]]``.
@@ -33,10 +33,6 @@ class TunerRow:
     num_ranks: int = -1
     pipe_ops: int = -1
     registered: int = -1
-
-    def as_line(self) -> str:
-        """Return it as a line of the file."""
-        return ",".join(str(getattr(self, name)) for name in self.__slots__)
 
 
 def read_tuner_file(text: str) -> list[TunerRow]:

@@ -1,4 +1,4 @@
-"""How each contestant is started: weft and Gloo as processes of ours, an MPI by its launcher."""
+"""Starts weft and its peers: weft and Gloo as child processes, an MPI by its launcher."""
 
 import secrets
 import sys
@@ -13,8 +13,7 @@ from benchmarks import environments
 from benchmarks.environments import MPIS
 from weft.errors import UnknownNameError, nearest
 from weft.local_runs.parent_death import leashed
-from weft.local_runs.rank_team import Start, Team
-from weft.local_runs.team_starts import TORCH_BACKENDS, rank_starts, torch_backend
+from weft.local_runs.rank_team import TORCH_BACKENDS, Start, Team, rank_starts, torch_backend
 
 SHARED_MEMORY_PEERS = ("deepspeed", "vllm", "oneccl")  # of tensor parallelism on cores
 PEERS = ("gloo", *MPIS)
@@ -52,9 +51,9 @@ def has_collective(peer: str, kind: str, dtype: str) -> bool:
 
 @contextmanager
 def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict[str, Team]]:
-    """Start contestants of that many ranks, by name; all are gone afterwards.
+    """Start weft and peers of that many ranks by name; all are stopped on exit.
 
-    ``pin`` keeps the calling thread of every rank r on core r, of all contestants alike.
+    ``pin`` keeps the calling thread of rank r on core r, for weft and peers alike.
     """
     with ExitStack() as stack:
         teams = {name: stack.enter_context(closing(_team(name, num_ranks))) for name in names}

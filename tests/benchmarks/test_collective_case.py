@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.exchange import KINDS, Carrier, Exchange, arrays_of
+from benchmarks.collective_case import KINDS, CollectiveCase, RankCall, arrays_of
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -25,7 +25,7 @@ def reference(exchange, rank):
 @each_kind
 @given(num_ranks=st.integers(2, 5), share=st.integers(1, 70))
 def test_a_right_result_has_no_wrong_element(kind, num_ranks, share):
-    exchange = Exchange(kind, 4 * num_ranks * share, num_ranks)
+    exchange = CollectiveCase(kind, 4 * num_ranks * share, num_ranks)
     for rank in range(num_ranks):
         have = reference(exchange, rank)
         assert len(have) == (exchange.room or exchange.given_count)
@@ -35,7 +35,7 @@ def test_a_right_result_has_no_wrong_element(kind, num_ranks, share):
 @each_kind
 @given(num_ranks=st.integers(2, 5), share=st.integers(1, 70), data=st.data())
 def test_every_wrong_element_is_counted(kind, num_ranks, share, data):
-    exchange = Exchange(kind, 4 * num_ranks * share, num_ranks)
+    exchange = CollectiveCase(kind, 4 * num_ranks * share, num_ranks)
     rank = data.draw(st.integers(0, num_ranks - 1))
     have = reference(exchange, rank).copy()
     broken = data.draw(st.sets(st.integers(0, len(have) - 1), min_size=1))
@@ -46,7 +46,7 @@ def test_every_wrong_element_is_counted(kind, num_ranks, share, data):
 @pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_parts_of_other_ranks_are_not_taken_for_right(kind, num_ranks):
-    exchange = Exchange(kind, 1 << 12, num_ranks)
+    exchange = CollectiveCase(kind, 1 << 12, num_ranks)
     have = reference(exchange, 0)
     turned = np.roll(have, len(have) // num_ranks)
     assert exchange.count_wrong(0, turned) > len(have) * 0.9
@@ -54,6 +54,6 @@ def test_parts_of_other_ranks_are_not_taken_for_right(kind, num_ranks):
 
 @each_kind
 def test_a_call_that_does_nothing_is_wrong(kind):
-    exchange = Exchange(kind, 1 << 10, 2)
+    exchange = CollectiveCase(kind, 1 << 10, 2)
     x, out = arrays_of(exchange, 1)
-    assert Carrier(exchange, 1, x, out, lambda: None).answer() > 0
+    assert RankCall(exchange, 1, x, out, lambda: None).answer() > 0

@@ -1,15 +1,15 @@
-"""weft's pooling by itself: nothing is exchanged."""
+"""weft's embedding pooling alone, without the all-to-all."""
 
 import torch
 from torch import Tensor
 
 from benchmarks.lookups import Lookups
-from benchmarks.torch_lookups import Bags, Looking
+from benchmarks.torch_lookups import Bags, LookupRunner
 from weft._core import pool_into
 from weft.torch.embedding.table_storage import large_pages
 
 
-class Pooled:
+class PooledBlocks:
     """Tables of one rank, pooled into what an all-to-all would send: a block for each rank."""
 
     def __init__(self, lookups: Lookups, tables: list[Tensor], num_ranks: int) -> None:
@@ -30,8 +30,8 @@ class Pooled:
         return rows
 
 
-class Alone(Looking):
-    """weft's kernel by itself, in one process."""
+class PoolingOnly(LookupRunner):
+    """weft's pooling kernel alone, in one process."""
 
     def __init__(self, lookups: Lookups) -> None:
         super().__init__(lookups, 0, 1)
@@ -39,7 +39,7 @@ class Alone(Looking):
         for table in lookups.held(0, 1):
             memory = large_pages((lookups.rows, lookups.dim), torch.float32)
             tables.append(memory.copy_(torch.from_numpy(lookups.values(table))))
-        self._pooled = Pooled(lookups, tables, 1)
+        self._pooled = PooledBlocks(lookups, tables, 1)
 
     def rows(self, bags: Bags) -> Tensor:
         """Pool table after table into one row a sample."""

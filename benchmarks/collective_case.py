@@ -1,4 +1,4 @@
-"""A collective as a benchmark needs it: what every rank gives and what it must have then.
+"""A collective to be measured: the input of every rank and the output it must have.
 
 Needs numpy alone: the ranks of every peer import it, in environments that lack the rest.
 """
@@ -19,7 +19,7 @@ _STEP = 7  # by which the values of the next rank are shifted
 
 
 @dataclass(frozen=True)
-class Exchange:
+class CollectiveCase:
     """One collective of ``nbytes``, counted as nccl-tests does, with small whole numbers.
 
     They are added up exactly in any order, so a right result is equal to the last bit.
@@ -72,7 +72,7 @@ class Exchange:
         return (values.view(np.uint32) >> 16).astype(np.uint16)
 
     def count_wrong(self, rank: int, have: Floats) -> int:
-        """Count the elements that a rank should not have."""
+        """Count the wrong elements of a rank's output."""
         parts = [self._stored(part) for part in self._wanted(rank)]
         starts = np.cumsum([0, *map(len, parts)])
         assert starts[-1] == len(have)
@@ -107,16 +107,16 @@ def _sum(arrays: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return total
 
 
-def exchange_of(case: dict[str, Any], num_ranks: int) -> Exchange:
-    """Read the exchange that a rank was asked for."""
-    return Exchange(case["kind"], case["nbytes"], num_ranks, case.get("dtype", "float32"))
+def collective_case_of(case: dict[str, Any], num_ranks: int) -> CollectiveCase:
+    """Read the case that a rank was asked for."""
+    return CollectiveCase(case["kind"], case["nbytes"], num_ranks, case.get("dtype", "float32"))
 
 
 @dataclass(frozen=True)
-class Carrier:
-    """One who carries an exchange out on one rank: his memory, the call, what frees it."""
+class RankCall:
+    """A collective on one rank: its buffers, the call, and the function that frees them."""
 
-    exchange: Exchange
+    exchange: CollectiveCase
     rank: int
     x: Floats
     out: Floats
@@ -124,14 +124,14 @@ class Carrier:
     free: Callable[[], Any] = lambda: None
 
     def answer(self) -> int:
-        """Carry it out once more and count the elements that are wrong."""
+        """Run the collective once more and count wrong elements."""
         self.x[:] = self.exchange.given(self.rank)
         self.out.view(np.int8)[:] = -1  # what is not written is wrong
         self.act()
         return self.exchange.count_wrong(self.rank, self.out if self.exchange.room else self.x)
 
 
-def arrays_of(exchange: Exchange, rank: int) -> tuple[Floats, Floats]:
+def arrays_of(exchange: CollectiveCase, rank: int) -> tuple[Floats, Floats]:
     """Return ordinary memory of this process for the input, filled, and for the output."""
     x = exchange.given(rank).copy()
     return x, np.zeros(exchange.room, x.dtype)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fused.test_operators import bytes_of
 from validation.fused_cases import DLRM
+from validation.fused_dlrm import dlrm_step
 from validation.fused_prices import apart_nodes
-from weft.fused import dlrm_step
 from weft.hardware import platform
 from weft.schedule import Kernel
 from weft.schedule.check import check

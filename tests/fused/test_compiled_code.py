@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fused.compiled_code import parse_kernel
 from weft.errors import FormatError
-from weft.gpu.compiled_code import parse_kernel
 
 STORE, WAIT, BARRIER = "global_store_dwordx4 v[0:1], v[4:7], off", "s_waitcnt vmcnt(0)", "s_barrier"
 RAISE = ("buffer_wbl2 sc0 sc1", WAIT, "global_atomic_swap v[0:1], v2, off sc1")

@@ -1,4 +1,4 @@
-"""Steps of lookups with tables placed in one way or another, carried out by ranks of this machine.
+"""Embedding steps under given table placements, run by ranks of this machine.
 
 A rank looks up its parts of tables by torch, exchanges what it pooled with weft's all-to-all, gets
 gradients back the same way, and changes its rows: forward, exchange, exchange, backward.
@@ -23,7 +23,7 @@ _LEARNING = 1e-9
 
 
 class Task(NamedTuple):
-    """Tables, samples of a batch, and ways to place the tables, each a tuple of shards."""
+    """Tables, the batch size, and the placements to compare, each a tuple of shards."""
 
     tables: tuple[Table, ...]
     batch: int
@@ -36,7 +36,7 @@ def measure_task(world: World, task: Task, rounds: int) -> list[list[float]]:
     torch.set_num_threads(1)
     indices = _indices(task)
     memory = [torch.full((table.rows * table.dim,), 0.5) for table in task.tables]
-    plans = [_Placed(world, task, plan, memory, indices) for plan in task.plans]
+    plans = [_PlacedTables(world, task, plan, memory, indices) for plan in task.plans]
     times: list[list[float]] = [[] for _ in plans]
     for turn in range(rounds + 1):
         for placed, mine in zip(plans, times, strict=True):
@@ -73,8 +73,8 @@ class _Part(NamedTuple):
     bags: Bags
 
 
-class _Placed:
-    """One way to place the tables, as this rank sees it."""
+class _PlacedTables:
+    """One placement of the tables: this rank's shards and buffers."""
 
     def __init__(
         self,

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from weft.collectives import direct, ring
-from weft.fused.operators import STREAM, apart_all_to_all, fused_all_to_all
-from weft.fused.sliced import Sliced
+from weft.fused import Sliced, apart_all_to_all, fused_all_to_all
+from weft.fused.operators import STREAM
 from weft.schedule import (
     SELF,
     Buffer,

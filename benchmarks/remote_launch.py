@@ -1,4 +1,4 @@
-"""How contestants are started on hosts that are network namespaces, one rank on each."""
+"""Starts weft and its peers on hosts that are network namespaces, one rank on each."""
 
 import secrets
 import shlex
@@ -10,11 +10,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks.environments import MPIS
+from benchmarks.launch import home_of, rank_words
 from benchmarks.namespaces import NetHost
-from benchmarks.teams import home_of, rank_words
 from weft.local_runs.parent_death import leashed
-from weft.local_runs.rank_team import Start, Team
-from weft.local_runs.team_starts import torch_backend
+from weft.local_runs.rank_team import Start, Team, torch_backend
 from weft.runtime.env_rendezvous import free_port
 
 # Namespaces of one machine share its memory: nothing but the links may carry messages.
@@ -31,7 +30,7 @@ _ONLY_LINKS = {"UCX_TLS": "tcp"}
 
 @contextmanager
 def started_on(hosts: Sequence[NetHost], names: Sequence[str]) -> Iterator[dict[str, Team]]:
-    """Start contestants with a rank on each host, by name; all are gone afterwards."""
+    """Start weft and peers by name with one rank per host; all are stopped on exit."""
     with tempfile.TemporaryDirectory(prefix="weft-") as folder, ExitStack() as stack:
         agent = _agent(Path(folder), hosts)
         teams = {}
