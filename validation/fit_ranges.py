@@ -132,13 +132,15 @@ def _checked(table: RangeTable, term: float, apart: float) -> RangeCheck:
 def fit_stacks(steps: Iterable[tuple[str, bool, StepRow]]) -> tuple[Any, list[RangeCheck]]:
     """Fit the term of each stack to the steps that no model was fitted to, or to all if few.
 
-    Data sets of a stack count alike. Steps that their host bounds widen the term of the stack's
-    hosts instead. A part is checked with the term of all other parts.
+    Rows of a stack count alike, and data sets in the term of other stacks. Steps that their host
+    bounds widen the term of the stack's hosts instead. A part is checked with the term of all
+    other parts.
     """
     tables = list(_step_tables(steps))
     of_stacks = [table for table in tables if table.group == "stacks"]
     pooled = _enough(of_stacks)
-    terms: dict[str, Any] = {"stacks": {OTHER: _stack_term(pooled)}, "hosts": {}}
+    every = _rounded(fit_term(_joined(pooled, "title")))
+    terms: dict[str, Any] = {"stacks": {OTHER: {"down": every, "up": every}}, "hosts": {}}
     for group, stack in dict.fromkeys((table.group, table.name) for table in tables):
         mine = _enough([t for t in tables if (t.group, t.name) == (group, stack)])
         terms[group][stack] = _stack_term(mine, pooled)
@@ -163,12 +165,18 @@ def _steps_checked(
     for table in mine:
         here, key = terms[table.group][table.name]["up"], (table.group, table.name)
         others = [t for t in tables if (t.group, t.name) == key and t.part != table.part]
-        away = fit_term(_joined(others, "title")) if others else terms["stacks"][OTHER]["up"]
+        away = fit_term(_joined(others, "name")) if others else terms["stacks"][OTHER]["up"]
         inside += table.inside(here).tolist()
         apart += table.inside(away).tolist()
         widths += np.exp(np.hypot(table.down, here) + np.hypot(table.up, here)).tolist()
-    shares = (float(np.mean(each)) for each in (inside, apart))
-    return RangeCheck(title, mine[0].fitted, len(inside), *shares, float(np.median(widths)))
+    return RangeCheck(
+        title,
+        mine[0].fitted,
+        len(inside),
+        float(np.mean(inside)),
+        float(np.mean(apart)),
+        float(np.median(widths)),
+    )
 
 
 def _enough(tables: list[RangeTable]) -> list[RangeTable]:
@@ -180,9 +188,9 @@ def _enough(tables: list[RangeTable]) -> list[RangeTable]:
 def _stack_term(tables: list[RangeTable], pooled: Sequence[RangeTable] = ()) -> dict[str, float]:
     """Fit the term of a stack; one with few rows counts as much as all stacks together."""
     rows = sum(len(table.left) for table in tables)
-    shown = _joined(tables, "title")
-    if rows < FEW and pooled:
-        shown = [*_joined(shown, "name"), *_joined(pooled, "group")]
+    shown = _joined(tables, "name")
+    if rows < FEW:
+        shown += _joined(pooled, "group")
     term = _rounded(fit_term(shown))
     return {"down": term, "up": term, "rows": rows}
 

@@ -35,7 +35,7 @@ from weft.cost.nccl_algorithms import algorithm_seconds
 from weft.cost.price import kernel_deviations, price_columns
 from weft.cost.ranges import OTHER
 from weft.hardware import platform
-from weft.hardware.kernel_fits import find_fit
+from weft.hardware.kernel_fits import ANY, find_fit
 from weft.hardware.libraries import algorithm_fit, library
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def kernel_tables(folder: Path) -> Iterator[RangeTable]:
         if found is not None:
             yield _table(found, "", "other shapes and authors")
     for family in ("attention", "moe"):
-        for device, studies in studies_by_device(folder, family).items():
-            for (study,) in studies if device != "any" else ():
+        for where, studies in studies_by_device(folder, family).items():
+            for (study,) in studies if where != ANY else ():
                 yield _other_shapes(study)
 
 

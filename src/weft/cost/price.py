@@ -146,9 +146,9 @@ def price_columns(
     if fit.points is not None and not arrives:
         seconds = seconds * np.exp(point_corrections(fit.points, {**full, **family.places(full)}))
     own, common = _deviations(fit, model, terms, family, dtype)
-    low, high = own.joined(common).factors
+    below, above = own.joined(common).factors
     independent = own.up**2 / (own.up**2 + common.up**2) if own.up else 0.0
-    return KernelPrices(seconds, seconds * low, seconds * high, model, independent)
+    return KernelPrices(seconds, seconds * below, seconds * above, model, independent)
 
 
 def _deviations(
