@@ -17,7 +17,13 @@ by `weft validate -o FILE.md`. *Fitted* figures went into a model and prove noth
 the proof. ✗ is further off than was allowed before it was computed, - has no limit.
 """
 # Plots that the page shows, by group; they are in docs/plots.
-_PAGE_PLOTS = {"predict": ("ranges", "parity-products", "parity-layers", "parity-attention")}
+_PAGE_PLOTS = {
+    "predict": ("ranges", "parity-products", "parity-layers", "parity-attention"),
+    "ranges": (
+        *("steps", "kernels", "parity-steps", "parity-decode", "parity-moe"),
+        "parity-collectives",
+    ),
+}
 _UNITS = {"percent": " %", "points": " points", "ratio": "x", "value": ""}
 
 

@@ -227,3 +227,12 @@ KERNEL_SWEEPS = Split(
     reason="what a user's sweep gives. By row, since a sweep is of the very device; how points are "
     "joined was chosen with these errors in view, the same for all tables",
 )
+
+RANGES = Split(
+    "",
+    fitted=("the residuals of all held-out parts but the one that is checked",),
+    held_out=("each table, model or machine in turn",),
+    reason="ranges are meant for what no model has seen, so their terms come from the parts that "
+    "models were held back from. How terms are joined was chosen with the coverage of ranges made "
+    "another way in view, and with that of about half of the measured steps",
+)

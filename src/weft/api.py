@@ -73,7 +73,11 @@ def plan(
     sizes, ``search`` simulates pairs and decides by the whole step.
     """
     found, machine = _asked(workload, platform, num_ranks, settings)
-    return planning.plan(found, machine, mode=mode, limits=limits, host=host)
+    job = None
+    if not isinstance(workload, StepGraph):
+        job = find.find_job(str(workload), machine.num_ranks, _settings(settings))
+    software = None if job is None else job.software
+    return planning.plan(found, machine, mode=mode, limits=limits, host=host, software=software)
 
 
 def what_if(

@@ -244,8 +244,9 @@ def planned_step(
     from weft.planner.spreading import spread
 
     found, added = spread(workload, machine, given, anyway=anyway)
-    made = plan_step(found, machine, mode=mode, limits=limits, anyway=anyway)
     job = find_job(workload, machine.num_ranks, given | added)
+    software = None if job is None else job.software
+    made = plan_step(found, machine, mode=mode, limits=limits, anyway=anyway, software=software)
     if job is not None:
         made = replace(made, plan=extended_plan(made.plan, job, machine))
     if not added:
