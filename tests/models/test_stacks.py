@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from weft.cost.ranges import range_term
 from weft.errors import FormatError, UnknownNameError
 from weft.hardware import platform
 from weft.models.named import job_of
@@ -155,14 +156,19 @@ def _width(stack: Stack, step: Any, machine: Any = H100) -> float:
     return found.high / found.low
 
 
-def test_ranges_are_as_wide_as_a_stack_deserves(step):
-    usual = _width(Stack("none"), step)
-    assert _width(Stack("known", doubt=0.5), step) < usual
-    assert _width(Stack("unknown", doubt=2.0), step) > usual
+def test_ranges_are_the_wider_the_further_steps_of_a_stack_were_off(step):
+    usual = range_term("hosts", "none")
+    names = [name for name in stack_names() if range_term("hosts", name) == usual]
+    terms = {name: range_term("stacks", name).up for name in names}
+    least, most = min(names, key=terms.__getitem__), max(names, key=terms.__getitem__)
+    assert terms[least] < terms[most]
+    assert _width(Stack(least), step) < _width(Stack(most), step)
 
 
 def test_a_job_has_the_range_of_its_stack():
     job = job_of("dlrm", 8, {"stack": "hugectr"})
     found, usual = predict_job(job, H100, anyway=True), predict(job.graph(), H100, anyway=True)
     assert found.seconds == usual.seconds
-    assert found.high - found.low < usual.high - usual.low
+    known, unknown = (range_term("stacks", name).up for name in ("hugectr", "none"))
+    assert known != unknown
+    assert (found.high < usual.high) == (known < unknown)

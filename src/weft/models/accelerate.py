@@ -1,7 +1,5 @@
 """Hugging Face accelerate YAML: FSDP, DeepSpeed or DDP settings; the model comes from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

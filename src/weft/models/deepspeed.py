@@ -1,7 +1,5 @@
 """DeepSpeed JSON: how a job is run; the model comes from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,20 +20,12 @@ _HARMLESS = (
     *("dataloader_drop_last",),
 )
 _HARMLESS_ZERO = (
-    *(
-        "contiguous_gradients",
-        "sub_group_size",
-        "stage3_max_live_parameters",
-        "round_robin_gradients",
-    ),
-    *("stage3_max_reuse_distance", "stage3_param_persistence_threshold", "reduce_scatter"),
-    *(
-        "stage3_gather_16bit_weights_on_model_save",
-        "allgather_partitions",
-        "ignore_unused_parameters",
-    ),
-    *("stage3_gather_fp16_weights_on_model_save", "allgather_bucket_size", "cpu_offload"),
-    *("stage3_prefetch_bucket_size", "elastic_checkpoint", "load_from_fp32_weights"),
+    *("contiguous_gradients", "sub_group_size", "stage3_max_live_parameters"),
+    *("round_robin_gradients", "stage3_max_reuse_distance", "stage3_param_persistence_threshold"),
+    *("reduce_scatter", "stage3_gather_16bit_weights_on_model_save", "allgather_partitions"),
+    *("ignore_unused_parameters", "stage3_gather_fp16_weights_on_model_save"),
+    *("allgather_bucket_size", "cpu_offload", "stage3_prefetch_bucket_size", "elastic_checkpoint"),
+    *("load_from_fp32_weights",),
 )
 
 

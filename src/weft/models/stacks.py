@@ -7,8 +7,6 @@ sharding adds, and how long products take at sustained clocks. Its numbers are f
 steps; each file names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -49,9 +47,6 @@ class Stack:
     what it receives from other pipeline stages, with ``blocking_passes`` for the end of each
     forward and backward pass.
     ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
-
-    ``doubt`` is how wide ranges of kernels and collectives together are over what the cost models
-    say, from the steps that a stack was fitted to (docs/stacks.md).
     """
 
     name: str
@@ -68,7 +63,6 @@ class Stack:
     blocking_messages: bool = False
     blocking_passes: bool = False
     between_steps: float = 0.0
-    doubt: float = 1.0
 
     def applied(self, graph: StepGraph) -> StepGraph:
         """Return the step as this stack runs it."""

@@ -10,18 +10,13 @@ ones are (projection, down), so their results are. With sequence parallelism sum
 and inputs gathered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes, output_dtype
+from weft.models.building import After, Ops
 from weft.models.expert_layer import Experts
+from weft.models.transformer import LayerKind, Piece, Transformer
 from weft.models.transformer_layout import split
-
-if TYPE_CHECKING:
-    from weft.models.building import After, Ops
-    from weft.models.transformer import LayerKind, Piece, Transformer
 
 PIECES = 4  # of a product whose sum is overlapped: num_splits of Transformer Engine's userbuffers
 
@@ -406,13 +401,11 @@ class Layer:
         shape = self._shape(count, queries, keys, causal=causal)
         return (*shape[:7], model.window, *shape[8:])
 
-    def _shape(
-        self, count: int, queries: int, keys: int, *, causal: bool, shares: int = 1
-    ) -> tuple[int, ...]:
-        """Return the shape of an attention kernel of one of ``shares`` parts of the heads."""
+    def _shape(self, count: int, queries: int, keys: int, *, causal: bool) -> tuple[int, ...]:
+        """Return the shape of an attention kernel."""
         model = self.model
-        heads = model.heads // model.tp // shares
-        kv, dim = max(1, model.kv_heads_of(model.tp) // shares), model.qk_dim
+        heads = model.heads // model.tp
+        kv, dim = max(1, model.kv_heads_of(model.tp)), model.qk_dim
         if model.kv_rank:
             dim = (model.qk_dim + model.value_dim) // 2  # as many products as both sides have
             if queries == 1:  # decoding reads the compressed keys, one head for all

@@ -1,15 +1,10 @@
 """How the ranks of a job share a transformer: what must divide, and the groups that follow."""
 
-from __future__ import annotations
-
 from math import gcd
-from typing import TYPE_CHECKING
 
 from weft.errors import UsageError, nearest
+from weft.models.transformer import Transformer
 from weft.schedule.values import Group
-
-if TYPE_CHECKING:
-    from weft.models.transformer import Transformer
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb", "dualpipe")
