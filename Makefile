@@ -165,7 +165,7 @@ wheel: install ## a wheel in build/wheel, tried by weft predict and weft analyze
 	$(PIP) wheel --no-deps --no-build-isolation --config-settings=build-dir=build/core --wheel-dir build/wheel .
 	@$(BIN)/python -m venv build/scratch
 	build/scratch/bin/pip --quiet --disable-pip-version-check install --constraint constraints.txt build/wheel/*.whl
-	@$(BIN)/python -c "from benchmarks.made_trace import *; write_events(Path('build/scratch/trace.json.gz'), 2000)"
+	@$(BIN)/python -c "from benchmarks.synthetic_trace import *; write_events(Path('build/scratch/trace.json.gz'), 2000)"
 	@cd build/scratch && for question in '--version' 'predict gpt2 --on a100-8 --set batch=64' 'analyze trace.json.gz'; do \
 	  env -i PATH=$$PWD/bin weft $$question > answer.txt || exit 1; head -1 answer.txt; done
 	@! build/scratch/bin/python -c 'import torch' 2> /dev/null || { echo "torch came with the wheel"; exit 1; }

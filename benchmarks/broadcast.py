@@ -6,11 +6,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.broadcast_model import HOP, Coded, Hosts, Sent
-from benchmarks.far_teams import started_on
+from benchmarks.broadcast_model import HOP, BroadcastSize, CodecTimes, Hosts
+from benchmarks.launch import PEERS, require_known
 from benchmarks.namespaces import hosts_on_switch
+from benchmarks.remote_launch import started_on
 from benchmarks.rows import Options, Row
-from benchmarks.teams import PEERS, require_known
 from weft.compress import is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import RunError
@@ -159,14 +159,16 @@ def _predicted(kind: Kind, outcome: ContestOutcome, nbytes: int, rate: float) ->
     hosts = hosts.calibrated(median(outcome.times[plain]), _sent(plain, outcome, nbytes))
     root = outcome.answers[str(kind)][-HOSTS]
     keeps = kind.keep_root or is_lossless(kind.codec)
-    coded = Coded(kind.algorithm, kind.dtype, root["encode"], root["decode"], keeps)
+    coded = CodecTimes(kind.algorithm, kind.dtype, root["encode"], root["decode"], keeps)
     seconds = hosts.seconds(_sent(str(kind), outcome, nbytes), coded)
     error = seconds / median(outcome.times[str(kind)]) - 1
     return {"predicted_seconds": seconds, "predicted_error": error}
 
 
-def _sent(name: str, outcome: ContestOutcome, nbytes: int) -> Sent:
-    return Sent(nbytes, max(outcome.received[name][1:]), outcome.answers[name][-HOSTS]["piece"])
+def _sent(name: str, outcome: ContestOutcome, nbytes: int) -> BroadcastSize:
+    return BroadcastSize(
+        nbytes, max(outcome.received[name][1:]), outcome.answers[name][-HOSTS]["piece"]
+    )
 
 
 def _checked(kind: Kind, answers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ SWITCHING = 1.25
 _SHARP = 4  # links and cores hinder each other only where both are nearly always busy
 
 
-class Sent(NamedTuple):
+class BroadcastSize(NamedTuple):
     """A broadcast: bytes before and after they are encoded, and the length of a piece before."""
 
     nbytes: int
@@ -27,12 +27,12 @@ class Sent(NamedTuple):
 
     @property
     def pieces(self) -> int:
-        """How many there are."""
+        """The number of pieces."""
         return max(1, -(-self.nbytes // self.piece))
 
 
-class Coded(NamedTuple):
-    """How it is encoded: the name, and seconds of one core for all of it, each way."""
+class CodecTimes(NamedTuple):
+    """The codec: its algorithm, and core seconds to encode and to decode all bytes."""
 
     algorithm: str  # chain+CODEC or p2p+CODEC
     dtype: str
@@ -41,7 +41,7 @@ class Coded(NamedTuple):
     keep_root: bool = True
 
 
-_PLAIN = Coded("chain", "float32")
+_PLAIN = CodecTimes("chain", "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +54,21 @@ class Hosts:
     start: float = 0.0
     switching: float = SWITCHING
 
-    def calibrated(self, seconds: float, sent: Sent) -> "Hosts":
-        """Learn from a chain without a codec: of its limit, be it the links or the cores."""
+    def calibrated(self, seconds: float, sent: BroadcastSize) -> "Hosts":
+        """Return the model fitted to one plain chain: rate or switching, whichever limits."""
         filled = sent.wire_bytes + (self.count - 2) * sent.piece
         hops = (self.count - 1) * HOP
         links, cores = filled / self.rate + hops, self._cores(sent, _PLAIN)
         if cores > links:
-            own = _beside(seconds - self.start, links)
+            own = _remainder(seconds - self.start, links)
             return replace(self, switching=self.switching * own / cores)
-        return replace(self, rate=filled / (_beside(seconds - self.start, cores) - hops))
+        return replace(self, rate=filled / (_remainder(seconds - self.start, cores) - hops))
 
-    def seconds(self, sent: Sent, coded: Coded) -> float:
+    def seconds(self, sent: BroadcastSize, coded: CodecTimes) -> float:
         """Return the predicted seconds of a broadcast."""
-        return self.start + _together(self._simulated(sent, coded), self._cores(sent, coded))
+        return self.start + _combined(self._simulated(sent, coded), self._cores(sent, coded))
 
-    def _cores(self, sent: Sent, coded: Coded) -> float:
+    def _cores(self, sent: BroadcastSize, coded: CodecTimes) -> float:
         """Return the seconds of the cores: an even share of all work, and what one does alone.
 
         While the first piece goes its way the other cores have little to do. Graham's bound for
@@ -80,19 +80,19 @@ class Hosts:
         shared = (moving + self._coding(coded)) / self.cores
         return self.switching * (shared + (1 - 1 / self.cores) * way)
 
-    def _coded_way(self, coded: Coded) -> float:
+    def _coded_way(self, coded: CodecTimes) -> float:
         """Return the seconds of the passes of the codec from the root to the last host."""
         again = self.count - 1 if coded.algorithm.startswith("p2p") else 1
         return again * (coded.encode + coded.decode)
 
-    def _coding(self, coded: Coded) -> float:
+    def _coding(self, coded: CodecTimes) -> float:
         """Return the seconds of one core for all passes of the codec on all hosts."""
         hops = self.count - 1
         if coded.algorithm.startswith("p2p"):
             return hops * (coded.encode + coded.decode)
         return coded.encode + (hops if coded.keep_root else self.count) * coded.decode
 
-    def _simulated(self, sent: Sent, coded: Coded) -> float:
+    def _simulated(self, sent: BroadcastSize, coded: CodecTimes) -> float:
         """Simulate it where every host has a core for each thing that it does."""
         kept = {"keep_root": coded.keep_root} if coded.algorithm.startswith("chain") else {}
         made = collective(
@@ -109,11 +109,11 @@ class Hosts:
         return simulate(made, platform(where)).makespan
 
 
-def _together(links: float, cores: float) -> float:
-    """Return the seconds of both: those of the longer, and a little more where they are near."""
+def _combined(links: float, cores: float) -> float:
+    """Return the duration limited by links and cores: the larger, plus a little where close."""
     return float((links**_SHARP + cores**_SHARP) ** (1 / _SHARP))
 
 
-def _beside(both: float, other: float) -> float:
-    """Return what is one's own of the seconds of both; never less than most of them."""
+def _remainder(both: float, other: float) -> float:
+    """Invert ``_combined``: return the limit that, with ``other``, gives ``both`` seconds."""
     return float(max(both**_SHARP - other**_SHARP, (0.5 * both) ** _SHARP) ** (1 / _SHARP))

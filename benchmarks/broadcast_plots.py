@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broadcast import HOSTS
-from benchmarks.broadcast_model import Coded, Hosts, Sent
+from benchmarks.broadcast_model import BroadcastSize, CodecTimes, Hosts
 from weft.collectives import collective
-from weft.collectives.chain_pieces import piece_bytes
+from weft.collectives.chain import piece_bytes
 from weft.compress import expected_ratio, is_lossless
 from weft.cost.codec import codec_rates, is_priced
 from weft.hardware import platform
@@ -60,7 +60,7 @@ def _calibrated(rate: str, rows: Sequence[dict[str, Any]]) -> Hosts:
         return hosts
     nbytes, row = plain[-1]
     piece = row.get("piece_bytes") or piece_bytes(nbytes)
-    return hosts.calibrated(row["median"], Sent(nbytes, nbytes, piece))
+    return hosts.calibrated(row["median"], BroadcastSize(nbytes, nbytes, piece))
 
 
 def by_rate() -> Chart:
@@ -90,15 +90,15 @@ def _plain_rows(
             yield case, row
 
 
-def _sent_by(codec: str, nbytes: int) -> tuple[Sent, Coded]:
+def _sent_by(codec: str, nbytes: int) -> tuple[BroadcastSize, CodecTimes]:
     ratio = _ratio(codec)
     piece = piece_bytes(nbytes, None if codec == "none" else ratio)
-    coded = Coded(f"chain+{codec}", _DTYPE)
+    coded = CodecTimes(f"chain+{codec}", _DTYPE)
     if is_priced(codec):
         rates = codec_rates(codec, None)
         encode, decode = nbytes / rates.encode, nbytes / rates.decode
-        coded = Coded(f"chain+{codec}", _DTYPE, encode, decode, is_lossless(codec))
-    return Sent(nbytes, int(nbytes / ratio), piece), coded
+        coded = CodecTimes(f"chain+{codec}", _DTYPE, encode, decode, is_lossless(codec))
+    return BroadcastSize(nbytes, int(nbytes / ratio), piece), coded
 
 
 def _alone(codec: str, rate: float) -> float:

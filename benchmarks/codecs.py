@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.rows import Options, Row
 from weft.compress import Codec, codec_of, is_lossless
+from weft.compress.codec_registry import Native
 from weft.compress.frame import Octets
-from weft.compress.native import Native
 
 QUESTION = "How fast is each codec on one core, and how much does it save of trained weights?"
 CODECS = ("pack", "bf16", "fp16", "fp8", "int8", "int8:64", "int4", "blosc2:lz4", "blosc2:zstd")

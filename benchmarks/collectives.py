@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.exchange import DTYPES, KINDS, Exchange
+from benchmarks.collective_case import DTYPES, KINDS, CollectiveCase
+from benchmarks.launch import COLLECTIVE_PEERS, has_collective, require_known, started
 from benchmarks.rows import Options, Row
-from benchmarks.teams import COLLECTIVE_PEERS, has_collective, require_known, started
 from weft.cost.bus import bus_factor
 from weft.local_runs.contest import ContestEntry, ContestOutcome, compete
 from weft.local_runs.rank_team import Team
@@ -33,7 +33,7 @@ def count_rows(options: Options) -> int:
     return cases * len(options.dtypes or ("float32",)) * len(PATHS)
 
 
-def exchanges(options: Options, ranks: int) -> Iterator[Exchange]:
+def exchanges(options: Options, ranks: int) -> Iterator[CollectiveCase]:
     """List what is asked for, size by size."""
     for size in options.sizes or SIZES:
         for kind in kinds_of(options):
@@ -41,15 +41,17 @@ def exchanges(options: Options, ranks: int) -> Iterator[Exchange]:
                 yield sized(kind, size, ranks, per_rank=options.per_rank, dtype=dtype)
 
 
-def sized(kind: str, size: int, ranks: int, *, per_rank: bool, dtype: str = "float32") -> Exchange:
-    """Make an exchange of about that size, in elements that the ranks can share.
+def sized(
+    kind: str, size: int, ranks: int, *, per_rank: bool, dtype: str = "float32"
+) -> CollectiveCase:
+    """Return a case of about that size, in elements that the ranks can share.
 
     ``per_rank``: the size is each rank's input, which nccl-tests counts otherwise only for an
     all_gather, whose size is what comes out.
     """
     nbytes = size * ranks if per_rank and kind == "all_gather" else size
     unit = DTYPES[dtype] * ranks
-    return Exchange(kind, max(1, -(-nbytes // unit)) * unit, ranks, dtype)
+    return CollectiveCase(kind, max(1, -(-nbytes // unit)) * unit, ranks, dtype)
 
 
 def kinds_of(options: Options) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ def team_of(entry: str) -> str:
 
 
 def measured(
-    exchange: Exchange, teams: Mapping[str, Team], paths: Sequence[str], options: Options
+    exchange: CollectiveCase, teams: Mapping[str, Team], paths: Sequence[str], options: Options
 ) -> ContestOutcome:
     """Measure the same exchange by weft's paths and by the peers."""
     case = {"kind": exchange.kind, "nbytes": exchange.nbytes, "dtype": exchange.dtype}
@@ -80,7 +82,7 @@ def measured(
     return compete(entries, options.rounds)
 
 
-def peers_of(exchange: Exchange, options: Options) -> list[str]:
+def peers_of(exchange: CollectiveCase, options: Options) -> list[str]:
     """Return the peers asked for that have the collective."""
     kind, dtype = exchange.kind, exchange.dtype
     return [name for name in options.against if has_collective(name, kind, dtype)]
@@ -88,7 +90,7 @@ def peers_of(exchange: Exchange, options: Options) -> list[str]:
 
 def row_of(
     bench: str,
-    exchange: Exchange,
+    exchange: CollectiveCase,
     path: str,
     outcome: ContestOutcome,
     teams: Mapping[str, Team],

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.launch import started
 from benchmarks.limits import Faster, judged
 from benchmarks.rows import Options, Row
-from benchmarks.teams import started
 from weft.errors import UsageError
 from weft.local_runs.contest import ContestEntry, compete, seconds_of
 from weft.local_runs.rank_team import Team

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from benchmarks.collective_case import KINDS
 from benchmarks.collectives import kinds_of, measured, row_of, sized, team_names
 from benchmarks.environments import MPIS
-from benchmarks.exchange import KINDS
+from benchmarks.launch import PEERS, require_known, started
 from benchmarks.limits import AtMost, Faster, Limit, judged
 from benchmarks.rows import Options, Row
-from benchmarks.teams import PEERS, require_known, started
 
 QUESTION = "Which figures do weft's collectives reach on this machine?"
 KiB, MiB = 1 << 10, 1 << 20

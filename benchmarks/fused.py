@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 
 from benchmarks import links
 from benchmarks.ddp import difference
+from benchmarks.launch import PEERS, POOLERS, require_known, started
 from benchmarks.limits import Faster, Limit, judged
 from benchmarks.lookups import SHAPES, Lookups, cases
 from benchmarks.rows import Options, Row
-from benchmarks.teams import PEERS, POOLERS, require_known, started
 from weft.local_runs.contest import ContestEntry, ContestOutcome, compete
 from weft.local_runs.rank_team import Team
 
@@ -23,7 +23,7 @@ _PEERS = (*PEERS, *POOLERS)
 def run(options: Options) -> Iterator[Row]:
     """Measure every operator asked for (--collective names them), with weft and peers in turn.
 
-    With --rate: between two hosts over links of that rate, fused against its halves alone.
+    With --rate: between two hosts over links of that rate, fused against its parts alone.
     """
     require_known(options.against, _PEERS)
     for rate in options.rates:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.launch import require_known
 from benchmarks.rows import Options, Row
-from benchmarks.teams import require_known
 from weft.calibration.machine_calibration import STEPS, calibrated, measure_step
 from weft.calibration.microbenchmarks import Round, batches, changed, pin, slowest, typical
 from weft.collectives import KINDS, algorithms, collective
@@ -85,11 +85,11 @@ def _predicted(case: _Case, platform: Platform) -> float:
 
 
 def _measured(cases: list[_Case]) -> list[float]:
-    by_rank = spawn(be_rank, RANKS, cases, timeout=_TIMEOUT)
+    by_rank = spawn(rank_main, RANKS, cases, timeout=_TIMEOUT)
     return [typical(slowest(of_ranks)) for of_ranks in zip(*by_rank, strict=True)]
 
 
-def be_rank(world: World, cases: list[_Case]) -> list[list[Round]]:
+def rank_main(world: World, cases: list[_Case]) -> list[list[Round]]:
     """Run every case again and again on a core of its own, as ``weft collective --run`` does."""
     pin(world)
     found = []

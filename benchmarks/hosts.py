@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.exchange import KINDS
+from benchmarks.collective_case import KINDS
 from benchmarks.namespaces import NetHost, two_hosts
 from benchmarks.rows import Options, Row
-from weft.c3.ideal import percent_of_ideal
+from weft.c3.scenarios import percent_of_ideal
 from weft.errors import RunError, RunTimeoutError
 from weft.local_runs.contest import PeerTiming
 from weft.runtime.env_rendezvous import free_port
@@ -61,8 +61,8 @@ def _overlap(hosts: tuple[NetHost, NetHost], link: str, ratio: float, rounds: in
 
 def _share(times: Mapping[str, float]) -> float:
     """Return the share of the possible gain that was realised (1 if all, 0 as if in turn)."""
-    halves = times["gemm"], times["all_gather"]
-    return percent_of_ideal(sum(halves), max(halves), times["concurrent"]) / 100
+    parts = times["gemm"], times["all_gather"]
+    return percent_of_ideal(sum(parts), max(parts), times["concurrent"]) / 100
 
 
 def _collectives(

@@ -25,7 +25,7 @@ _LOOK = 0.005  # seconds between looks of the rank that is waited for
 def run(options: Options) -> Iterator[Row]:
     """Measure a product on a core alone, next to idle threads, and next to a waiting worker."""
     with one_thread():
-        found, shares = spawn(be_rank, 2, options.rounds)[0]
+        found, shares = spawn(rank_main, 2, options.rounds)[0]
     for state, times in found.items():
         ratio = median(b / a for a, b in zip(found["none"], times, strict=True))
         more = {"slowdown": ratio, "cpu_share": median(shares[state])}
@@ -35,7 +35,7 @@ def run(options: Options) -> Iterator[Row]:
 Found = dict[str, list[float]]
 
 
-def be_rank(world: World, rounds: int) -> tuple[Found, Found]:
+def rank_main(world: World, rounds: int) -> tuple[Found, Found]:
     """Measure on rank 0; rank 1 comes to the barrier when it is told to.
 
     Gives seconds of a product, and the CPU time of the other threads as a share of the product's,

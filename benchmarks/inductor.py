@@ -2,7 +2,7 @@
 
 Both are made with one price list and replayed by one model: a compute stream, a stream per group,
 buffers of a collective held until it is waited for. weft may use as much memory as Inductor's order
-did. ``bound`` is what any order of weft's graph exposes (``weft.gpu.overlap_bound``). Reads the
+did. ``bound`` is what any order of weft's graph exposes (``benchmarks.overlap_bound``). Reads the
 folder that ``WEFT_DATA`` names.
 """
 

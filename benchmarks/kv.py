@@ -13,10 +13,10 @@ SIZES = (4 << 10, 8 << 10, 32 << 10)
 
 def run(options: Options) -> Iterator[Row]:
     """Gather blocks of each size, compared with a loop of copies and with one indexed copy."""
-    from benchmarks.torch_kv import be_rank
+    from benchmarks.torch_kv import rank_main
 
     for size in options.sizes or SIZES:
-        ((times, wrong),) = spawn(be_rank, 1, BLOCKS, size, options.rounds)
+        ((times, wrong),) = spawn(rank_main, 1, BLOCKS, size, options.rounds)
         mine = times.pop("weft")
         peers = {name: PeerTiming.of(theirs, mine) for name, theirs in times.items()}
         case = {"blocks": BLOCKS, "nbytes": size, "ranks": 1}

@@ -9,7 +9,7 @@ from benchmarks.hosts import on_hosts
 from benchmarks.lookups import Lookups
 from benchmarks.namespaces import two_hosts
 from benchmarks.rows import Row
-from weft.c3.ideal import percent_of_ideal
+from weft.c3.scenarios import percent_of_ideal
 
 MUST = 0.75  # of the gain that overlap could bring: TCP costs core time
 _HALVES = ("compute", "communicate")
@@ -56,7 +56,7 @@ def job(operator: str, rounds: int) -> dict[str, Any]:
 
 
 def rows(operators: Sequence[str], rate: float, rounds: int) -> Iterator[Row]:
-    """Measure operators with a rank on each of two hosts, and their halves alone."""
+    """Measure operators with a rank on each of two hosts, and their parts alone."""
     with two_hosts(rate) as hosts:
         for operator in operators:
             for found in on_hosts(hosts, 1, job(operator, rounds)):

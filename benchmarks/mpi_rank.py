@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.exchange import Carrier, arrays_of, exchange_of
+from benchmarks.collective_case import RankCall, arrays_of, collective_case_of
 from benchmarks.lookups import lookups_of
 from weft.local_runs.rank_server import RankWork, serve
 
@@ -28,7 +28,7 @@ class MpiRank:
         """Use the calls that take memory as it is, without pickling."""
         if "operator" in case:
             return self._looking(case)
-        exchange, world = exchange_of(case, self._world.size), self._world
+        exchange, world = collective_case_of(case, self._world.size), self._world
         x, out = arrays_of(exchange, self.rank)
         here, there = [x, self._mpi.FLOAT], [out, self._mpi.FLOAT]
         acts: dict[str, Callable[[], Any]] = {
@@ -38,7 +38,7 @@ class MpiRank:
             "all_reduce": partial(world.Allreduce, self._mpi.IN_PLACE, here),
             "all_to_all": partial(world.Alltoall, here, there),
         }
-        return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
+        return RankCall(exchange, self.rank, x, out, acts[exchange.kind])
 
     def _looking(self, case: dict[str, Any]) -> RankWork:
         """Pool by torch, which is outside this environment, and exchange by MPI."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.exchange import Carrier, arrays_of, exchange_of
+from benchmarks.collective_case import RankCall, arrays_of, collective_case_of
 from weft.local_runs.rank_server import serve
 
 _TO_MEET = 60.0  # seconds
@@ -41,9 +41,9 @@ class OneCclRank:
         """Meet the others."""
         self._shim.barrier()
 
-    def open(self, case: dict[str, Any]) -> Carrier:
+    def open(self, case: dict[str, Any]) -> RankCall:
         """Bind the arguments of the call once."""
-        exchange = exchange_of(case, self._size)
+        exchange = collective_case_of(case, self._size)
         x, out = arrays_of(exchange, self.rank)
         here, there = (ctypes.c_void_p(array.ctypes.data) for array in (x, out))
         shim, item = self._shim, exchange.item_bytes
@@ -55,7 +55,7 @@ class OneCclRank:
             "all_reduce": partial(shim.all_reduce, here, whole, item),
             "all_to_all": partial(shim.all_to_all, here, there, each, item),
         }
-        return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
+        return RankCall(exchange, self.rank, x, out, acts[exchange.kind])
 
 
 def _read(store: Path) -> bytes:

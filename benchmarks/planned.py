@@ -7,10 +7,10 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from benchmarks.ddp import difference
-from benchmarks.far_teams import started_on
+from benchmarks.launch import require_known, started
 from benchmarks.namespaces import two_hosts
+from benchmarks.remote_launch import started_on
 from benchmarks.rows import Options, Row
-from benchmarks.teams import require_known, started
 from weft.calibration.steady_memory import steady_memory
 from weft.local_runs.contest import ContestEntry, ContestOutcome, PeerTiming, compete
 from weft.local_runs.planned_model import SOCKET_LATENCY, STEPS, Planned, machine
@@ -23,7 +23,7 @@ from weft.local_runs.synthetic_models import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.torch_seen import Seen
+    from benchmarks.torch_op_timings import OpTimings
 
 QUESTION = "How much faster is a step by plan than with torch and Gloo, and was that predicted?"
 MODELS: dict[str, SyntheticModel] = {
@@ -50,10 +50,10 @@ def run(options: Options) -> Iterator[Row]:
         with _places(rate) as teams:
             on = machine(rate, _achieved(teams) if rate else 0.0)
             jobs = {name: Planned.of(model, on) for name, model in chosen.items()}
-            seen = _seen(jobs.values()) if on.torch else None
-            found = _repeated(jobs, teams, seen, options.rounds)
+            timings = _op_timings(jobs.values()) if on.torch else None
+            found = _repeated(jobs, teams, timings, options.rounds)
             for name, job in jobs.items():
-                yield _row(name, link, _sharpened(job, seen) if seen else job, found[name])
+                yield _row(name, link, _sharpened(job, timings) if timings else job, found[name])
 
 
 def count_rows(options: Options) -> int:
@@ -61,9 +61,9 @@ def count_rows(options: Options) -> int:
     return len(_models(options)) * len(_links(options))
 
 
-def _sharpened(job: Planned, seen: "Seen") -> Planned:
+def _sharpened(job: Planned, timings: "OpTimings") -> Planned:
     """Plan the same step by the durations of its ops and lookups at other times."""
-    return Planned.timed(job.model, job.step, seen.corrected_lookups(job.on), seen.times())
+    return Planned.timed(job.model, job.step, timings.corrected_lookups(job.on), timings.times())
 
 
 def _achieved(teams: Teams) -> float:
@@ -103,19 +103,19 @@ def _places(rate: float) -> Iterator[Teams]:
             yield partial(started_on, hosts, names)
 
 
-def _seen(jobs: Iterable[Planned]) -> "Seen":
-    from benchmarks.torch_seen import Seen
+def _op_timings(jobs: Iterable[Planned]) -> "OpTimings":
+    from benchmarks.torch_op_timings import OpTimings
 
-    return Seen([(job.model, job.step) for job in jobs])
+    return OpTimings([(job.model, job.step) for job in jobs])
 
 
 def _repeated(
-    jobs: Mapping[str, Planned], teams: Teams, seen: "Seen | None", rounds: int
+    jobs: Mapping[str, Planned], teams: Teams, timings: "OpTimings | None", rounds: int
 ) -> dict[str, list[ContestOutcome]]:
     found: dict[str, list[ContestOutcome]] = {name: [] for name in jobs}
     for _ in range(REPETITIONS):
-        if seen is not None:
-            seen.look()
+        if timings is not None:
+            timings.measure()
         with teams() as contestants:
             for name, job in jobs.items():
                 entries = {

@@ -22,7 +22,7 @@ from weft.planner.sharding import Sharder, ShardingPlan
 from weft.runtime.spawn import spawn
 
 if TYPE_CHECKING:
-    from benchmarks.torch_placed import Task
+    from benchmarks.torch_table_placement import Task
 
 QUESTION = "Is the placement of tables that is predicted to be best really best, here?"
 RANKS = 2
@@ -68,7 +68,7 @@ def calibrated() -> Platform:
 
 
 def _task(seed: int, machine: Platform, rounds: int) -> Row:
-    from benchmarks.torch_placed import Task, measure_task
+    from benchmarks.torch_table_placement import Task, measure_task
 
     tables, batch = drawn_tables(seed)
     plans = placements(Sharder(tables, machine, batch), seed)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.lookups import Lookups
-from benchmarks.torch_lookups import Looking
+from benchmarks.torch_lookups import LookupRunner
 from weft.local_runs.torch_synthetic_models import NUMBERS, Dense
 
 _RATE = 0.05
@@ -90,7 +90,7 @@ class Fused(nn.Module):
         return list(self.bag.weights.values())
 
 
-class Dlrm(Looking):
+class Dlrm(LookupRunner):
     """Steps of training: dense layers by DDP, tables on the ranks that hold them."""
 
     def __init__(self, lookups: Lookups, rank: int, num_ranks: int, *, fused: bool) -> None:

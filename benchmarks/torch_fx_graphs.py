@@ -24,7 +24,7 @@ from torch import fx
 from torch._inductor.fx_passes import node_runtime_estimation, overlap_scheduling
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.gpu.overlap_bound import exposed_bound
+from benchmarks.overlap_bound import exposed_bound
 from weft.gpu.overlap_order import best_order
 from weft.torch.apply.inductor_overlap import (
     InductorPrices,

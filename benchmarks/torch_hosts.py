@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 import weft.torch  # noqa: F401 - makes the backend known
-from benchmarks.exchange import Exchange
+from benchmarks.collective_case import CollectiveCase
 from benchmarks.torch_links import fused
 from benchmarks.torch_rank import carried_in
-from benchmarks.torch_slowest import slowest
+from benchmarks.torch_rank_timing import slowest
 from benchmarks.torch_weight_updates import updates
 from weft.torch.backend.c10d import all_gather_single
 
@@ -107,7 +107,7 @@ def collectives(groups: dict[str, Any], job: dict[str, Any]) -> list[dict[str, A
 def _collective(groups: dict[str, Any], rounds: int, kind: str, nbytes: int) -> dict[str, Any]:
     """Measure one, and count wrong elements."""
     rank = dist.get_rank()
-    exchange = Exchange(kind, nbytes, dist.get_world_size())
+    exchange = CollectiveCase(kind, nbytes, dist.get_world_size())
     carriers = {name: carried_in(group, exchange, rank) for name, group in groups.items()}
     wrong = sum(carrier.answer() for carrier in carriers.values())
     times: dict[str, Any] = {name: [] for name in groups}

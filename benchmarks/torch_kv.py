@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from weft.collectives.block_gather import gather_blocks
+from benchmarks.block_gather import gather_blocks
 from weft.runtime import World, prepare
 
 POOL = 4  # times as many blocks as are gathered
 
 
-def be_rank(
+def rank_main(
     world: World, num_blocks: int, block_bytes: int, rounds: int
 ) -> tuple[dict[str, list[float]], int]:
     """Return the seconds of each way by round, and how many bytes differed."""

@@ -1,4 +1,4 @@
-"""Fused operators of ranks on two hosts, and their halves alone: computing, exchanging."""
+"""Fused operators of ranks on two hosts, and their computation and communication alone."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,17 +9,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.lookups import Lookups
-from benchmarks.torch_alone import Pooled
 from benchmarks.torch_lookups import Fused
-from benchmarks.torch_slowest import slowest, took
+from benchmarks.torch_pooling import PooledBlocks
+from benchmarks.torch_rank_timing import slowest, time_on_ranks
 from weft.torch import AllGatherLinear, LinearReduceScatter
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 
 Act = Callable[[], Any]
 
 
-class Halves(NamedTuple):
-    """The operator, each of its halves alone, and whether both ways give the same."""
+class OperatorParts(NamedTuple):
+    """The fused operator, its computation and communication alone, and whether results agree."""
 
     compute: Act
     communicate: Act
@@ -37,36 +37,36 @@ def fused(groups: dict[str, Any], job: dict[str, Any]) -> list[dict[str, Any]]:
     }[job["operator"]]
     found = []
     for asked in job["asked"]:
-        halves = make(asked)
-        for act in halves[:3]:
+        parts = make(asked)
+        for act in parts[:3]:
             act()
-        times = [_once(halves) for _ in range(job["rounds"])]
-        found.append({"case": asked, "times": times, "same": halves.same})
+        times = [_once(parts) for _ in range(job["rounds"])]
+        found.append({"case": asked, "times": times, "same": parts.same})
     return found
 
 
-def _once(halves: Halves) -> dict[str, float]:
-    compute, communicate = slowest(halves.compute), took(halves.communicate)
+def _once(parts: OperatorParts) -> dict[str, float]:
+    compute, communicate = slowest(parts.compute), time_on_ranks(parts.communicate)
     return {
         "compute": compute,
         "communicate": communicate.wall,
         "core": communicate.core,
-        "fused": slowest(halves.fused),
+        "fused": slowest(parts.fused),
     }
 
 
-def _lookups(asked: dict[str, Any]) -> Halves:
+def _lookups(asked: dict[str, Any]) -> OperatorParts:
     """Pool into blocks by taker, exchange blocks; or both at once into rows."""
     lookups, rank, size = Lookups(**asked), dist.get_rank(), dist.get_world_size()
     whole = Fused(lookups, rank, size)
-    alone = Pooled(lookups, whole.tables, size)
+    alone = PooledBlocks(lookups, whole.tables, size)
     out = torch.empty_like(alone.blocks)
     bags = whole.turns[0]
     alone.pool(bags)
     dist.all_to_all_single(out, alone.blocks)
     rows = out.permute(1, 0, 2).flatten(1)
     same = torch.equal(rows, whole.rows(bags))
-    return Halves(
+    return OperatorParts(
         lambda: alone.pool(whole.next_bags()),
         lambda: dist.all_to_all_single(out, alone.blocks),
         whole.act,
@@ -79,7 +79,7 @@ def _small(*shape: int) -> Tensor:
     return (torch.arange(shape[0])[:, None] * 7 + torch.arange(shape[1]) * 3).remainder(5.0) - 2
 
 
-def _reduce_scatter(asked: dict[str, Any]) -> Halves:
+def _reduce_scatter(asked: dict[str, Any]) -> OperatorParts:
     rows, depth, width = asked["rows"], asked["depth"], asked["width"]
     size = dist.get_world_size()
     x, layer = _small(rows, depth), _layer(depth * size, width)
@@ -89,10 +89,12 @@ def _reduce_scatter(asked: dict[str, Any]) -> Halves:
     reduce_scatter_single(out, made)
     same = torch.equal(out, fused(x))
     compute = partial(nn.functional.linear, x, weight)
-    return Halves(compute, partial(reduce_scatter_single, out, made), _without_grad(fused, x), same)
+    return OperatorParts(
+        compute, partial(reduce_scatter_single, out, made), _without_grad(fused, x), same
+    )
 
 
-def _all_gather(asked: dict[str, Any]) -> Halves:
+def _all_gather(asked: dict[str, Any]) -> OperatorParts:
     rows, depth, width = asked["rows"], asked["depth"], asked["width"]
     size = dist.get_world_size()
     x, layer = _small(rows // size, depth) + dist.get_rank(), _layer(depth, width * size)
@@ -101,7 +103,9 @@ def _all_gather(asked: dict[str, Any]) -> Halves:
     all_gather_single(came, x)
     compute = partial(nn.functional.linear, came, weight)
     same = torch.equal(compute(), fused(x))
-    return Halves(compute, partial(all_gather_single, came, x), _without_grad(fused, x), same)
+    return OperatorParts(
+        compute, partial(all_gather_single, came, x), _without_grad(fused, x), same
+    )
 
 
 def _layer(inputs: int, outputs: int) -> nn.Linear:

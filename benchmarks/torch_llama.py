@@ -91,7 +91,7 @@ def capture_step(size: int, num_ranks: int) -> int:
 
 
 def predict_step(size: int, num_ranks: int) -> dict[str, Any]:
-    """Capture one step, then give what it took to predict it."""
+    """Capture one step, then return the duration of its prediction."""
     graph = capture(lambda: training(size), num_ranks)
     machine = platform(f"h100-8x{num_ranks // 8}")
     begin, cpu = time.perf_counter(), time.process_time()

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from benchmarks.lookups import TURNS, Lookups
 
-Exchange = Callable[[Tensor, Tensor], Any]  # out, x: an all-to-all of equal parts
+AllToAll = Callable[[Tensor, Tensor], Any]  # out, x: an all-to-all of equal parts
 Bags = list[tuple[Tensor, Tensor]]
 Pool = Callable[[Bags], Tensor]  # one column block a table, samples as rows
 
 
-class Looking:
-    """Some lookups of one rank; each call takes the next set of indices."""
+class LookupRunner:
+    """The lookups of one rank; each call takes the next set of indices."""
 
     def __init__(self, lookups: Lookups, rank: int, num_ranks: int) -> None:
         self.lookups = lookups
@@ -53,11 +53,11 @@ class Looking:
         """Leave its memory to Python."""
 
 
-class Serial(Looking):
+class Serial(LookupRunner):
     """Pool everything, concatenate it, then exchange it by an all-to-all."""
 
     def __init__(
-        self, lookups: Lookups, rank: int, num_ranks: int, pool: Pool, exchange: Exchange | None
+        self, lookups: Lookups, rank: int, num_ranks: int, pool: Pool, exchange: AllToAll | None
     ) -> None:
         super().__init__(lookups, rank, num_ranks)
         self._pool, self._exchange, self._num_ranks = pool, exchange, num_ranks
@@ -124,7 +124,7 @@ def fbgemm_bags(lookups: Lookups, rank: int, num_ranks: int) -> Pool:
     return pool
 
 
-class Fused(Looking):
+class Fused(LookupRunner):
     """weft's module."""
 
     def __init__(self, lookups: Lookups, rank: int, num_ranks: int) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.exchange import Carrier, Exchange, arrays_of, exchange_of
+from benchmarks.collective_case import CollectiveCase, RankCall, arrays_of, collective_case_of
 from benchmarks.lookups import lookups_of
-from benchmarks.torch_alone import Alone
 from benchmarks.torch_broadcast import SentWeights
 from benchmarks.torch_dlrm import Dlrm
 from benchmarks.torch_lookups import Fused, Serial, torch_bags
+from benchmarks.torch_pooling import PoolingOnly
 from benchmarks.torch_shm_rank import tensor_of
 from benchmarks.torch_training import Training
 from benchmarks.torch_zero import ZeroTraining
@@ -48,7 +48,7 @@ class TorchRank:
             return ZeroTraining(**case)
         if "algorithm" in case:
             return SentWeights(**case)
-        return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
+        return carried_in(None, collective_case_of(case, dist.get_world_size()), self.rank)
 
     def _looking(self, case: dict[str, Any]) -> RankWork:
         """Make lookups, or a training step around them, for whichever backend this is."""
@@ -58,14 +58,14 @@ class TorchRank:
             return Dlrm(lookups, *here, fused=fused)
         if case["operator"] == "embedding":
             if fused:
-                return Alone(lookups)
+                return PoolingOnly(lookups)
             return Serial(lookups, *here, torch_bags(lookups, *here), None)
         if fused:
             return Fused(lookups, *here)
         return Serial(lookups, *here, torch_bags(lookups, *here), dist.all_to_all_single)
 
 
-def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
+def carried_in(group: Any, exchange: CollectiveCase, rank: int) -> RankCall:
     """Return an exchange on ordinary tensors by a process group, by default the default one."""
     x, out = arrays_of(exchange, rank)
     there, here = tensor_of(out), tensor_of(x)
@@ -79,7 +79,7 @@ def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
         "all_reduce": partial(dist.all_reduce, here, group=group),
         "all_to_all": partial(dist.all_to_all_single, there, here, group=group),
     }
-    return Carrier(exchange, rank, x, out, acts[exchange.kind])
+    return RankCall(exchange, rank, x, out, acts[exchange.kind])
 
 
 if __name__ == "__main__" and die_with(os.getppid()):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.exchange import Carrier, Floats, arrays_of, exchange_of
+from benchmarks.collective_case import Floats, RankCall, arrays_of, collective_case_of
 from weft.local_runs.rank_server import serve
 
 Calls = dict[str, Callable[..., Any]]
@@ -41,14 +41,14 @@ class SharedMemoryRank:
         """Meet the others."""
         dist.barrier()
 
-    def open(self, case: dict[str, Any]) -> Carrier:
+    def open(self, case: dict[str, Any]) -> RankCall:
         """Bind ordinary tensors to a call."""
-        exchange = exchange_of(case, dist.get_world_size())
+        exchange = collective_case_of(case, dist.get_world_size())
         x, out = arrays_of(exchange, self.rank)
         call, tensors = self._calls[exchange.kind], [tensor_of(x)]
         if exchange.room:
             tensors.append(tensor_of(out))
-        return Carrier(exchange, self.rank, x, out, lambda: call(*tensors))
+        return RankCall(exchange, self.rank, x, out, lambda: call(*tensors))
 
 
 def deepspeed_calls() -> tuple[str, Calls]:

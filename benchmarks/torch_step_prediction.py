@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.trained import BACKENDS
-from weft.calibration.torch_calibration import calibrated_here, current_here
+from benchmarks.torch_trained_models import training
+from benchmarks.training_runs import BACKENDS
+from weft.calibration import machine_calibration
+from weft.calibration.torch_calibration import current_here, measured_here
 from weft.calibration.torch_op_calls import OpCall
 from weft.calibration.torch_op_times import OpTime
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.hardware import Platform
 from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
-from weft.local_runs.torch_synthetic_models import training
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
 
@@ -29,7 +30,12 @@ class StepPrediction:
 
 def current_platform() -> Platform:
     """Return the calibration of this machine; a missing, foreign or stale one is made anew."""
-    return current_here() or calibrated_here()
+    found = current_here()
+    if found is None:
+        found = measured_here()
+        machine_calibration.require_quiet(found)
+        machine_calibration.save(found)
+    return found
 
 
 def captured(model: SyntheticModel) -> CapturedStep:
@@ -63,8 +69,16 @@ def predict_step(
         {name: each.seconds for name, each in exact.items()},
         ranges,
         {name: each.seconds for name, each in formula.items()},
-        step.hot_sum(times),
+        warm_sum(step, times),
         {name: each.breakdown for name, each in exact.items()},
+    )
+
+
+def warm_sum(step: CapturedStep, times: Mapping[OpCall, OpTime]) -> float:
+    """Add up the ops of the busiest rank as if they found all data in the caches."""
+    return max(
+        sum(times[called.call].warm for called in mine.values() if called.call in times)
+        for mine in step.calls.values()
     )
 
 

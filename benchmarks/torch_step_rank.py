@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.cost import cpu_seconds
+from benchmarks.torch_trained_models import training
 from weft._core import die_with
 from weft.local_runs.rank_server import RankWork, pin
 from weft.local_runs.synthetic_models import model_of
 from weft.local_runs.torch_joining import answer_until_told, join
-from weft.local_runs.torch_synthetic_models import training
 
 _WARMUPS = 3
 _PROBE = 16 << 20  # bytes that the probe copies

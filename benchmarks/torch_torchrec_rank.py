@@ -16,11 +16,11 @@ from torchrec.distributed.sharding_plan import construct_module_sharding_plan, t
 from torchrec.distributed.types import ShardingEnv
 
 from benchmarks.lookups import TURNS, Lookups, lookups_of
-from benchmarks.torch_lookups import Bags, Looking
+from benchmarks.torch_lookups import Bags, LookupRunner
 from weft.local_runs.torch_joining import answer_until_told, join
 
 
-class Sharded(Looking):
+class Sharded(LookupRunner):
     """TorchRec's tables, each whole on one rank.
 
     It takes a rank's own samples and sends indices to the holders first. That is done before

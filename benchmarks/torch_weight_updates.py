@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import weft.torch
-from benchmarks.weight_updates import brain_weights, changed_words
+from benchmarks.weight_updates import bfloat16_weights, changed_words
 
 _TENSOR = 32 << 20  # bytes of a tensor: the weights of a model are many of them
 
@@ -18,7 +18,7 @@ def updates(groups: dict[str, Any], job: dict[str, Any]) -> list[dict[str, Any]]
     """Send full weights once, then updates of each share; time until all have switched."""
     del groups
     is_sender, found = dist.get_rank() == 0, []
-    words = brain_weights(job["nbytes"] if is_sender else 0).view(np.int16)
+    words = bfloat16_weights(job["nbytes"] if is_sender else 0).view(np.int16)
     held = torch.from_numpy(words if is_sender else np.zeros(job["nbytes"] // 2, np.int16))
     tensors = {
         f"weights.{number}": part.view(torch.bfloat16)

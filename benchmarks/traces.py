@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks import environments
 from benchmarks.cost import cost_of
 from benchmarks.harness import measure
-from benchmarks.made_trace import write_bytes, write_events
+from benchmarks.launch import require_known
 from benchmarks.rows import Options, Row
-from benchmarks.teams import require_known
+from benchmarks.synthetic_trace import write_bytes, write_events
 from weft.errors import RunError
 from weft.trace import analyze
 

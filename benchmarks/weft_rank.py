@@ -5,7 +5,13 @@ import sys
 from functools import partial
 from typing import Any
 
-from benchmarks.exchange import Carrier, Exchange, Floats, arrays_of, exchange_of
+from benchmarks.collective_case import (
+    CollectiveCase,
+    Floats,
+    RankCall,
+    arrays_of,
+    collective_case_of,
+)
 from weft._core import die_with
 from weft.local_runs.rank_server import serve
 from weft.runtime import RawMemory, World, bind_persistent, prepare_collective, world
@@ -27,29 +33,29 @@ class WeftRank:
         """Meet the others."""
         self._world.barrier()
 
-    def open(self, case: dict[str, Any]) -> Carrier:
+    def open(self, case: dict[str, Any]) -> RankCall:
         """Take the path that the case names."""
-        exchange = exchange_of(case, self._world.num_ranks)
+        exchange = collective_case_of(case, self._world.num_ranks)
         return (_direct if case["path"] == "direct" else _ordinary)(self._world, exchange)
 
 
-def memory_of(array: Floats, exchange: Exchange) -> Bindable:
+def memory_of(array: Floats, exchange: CollectiveCase) -> Bindable:
     """Return the memory of an array whose dtype numpy may lack."""
     if exchange.dtype == "float32":
         return array
     return RawMemory(array.ctypes.data, array.nbytes, exchange.dtype)
 
 
-def _ordinary(here: World, exchange: Exchange) -> Carrier:
+def _ordinary(here: World, exchange: CollectiveCase) -> RankCall:
     """Call a method of the world with memory that only this process has."""
     x, out = arrays_of(exchange, here.rank)
     method = getattr(here, exchange.kind)
     given, taken = memory_of(x, exchange), memory_of(out, exchange)
     act = partial(method, *((taken, given) if exchange.room else (given,)))
-    return Carrier(exchange, here.rank, x, out, act)
+    return RankCall(exchange, here.rank, x, out, act)
 
 
-def _direct(here: World, exchange: Exchange) -> Carrier:
+def _direct(here: World, exchange: CollectiveCase) -> RankCall:
     """Prepare the schedule on memory of the heap; what is left is one call."""
     item = exchange.given(0).dtype
     x = here.empty(exchange.given_count, item)
@@ -63,7 +69,7 @@ def _direct(here: World, exchange: Exchange) -> Carrier:
         if exchange.room:
             here.free(out)
 
-    return Carrier(exchange, here.rank, x, out, act, free)
+    return RankCall(exchange, here.rank, x, out, act, free)
 
 
 if __name__ == "__main__" and die_with(os.getppid()):

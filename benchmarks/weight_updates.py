@@ -44,7 +44,7 @@ def count_rows(options: Options) -> int:
     return sizes * (len(SHARES) * len(CHANGES) + rates * (1 + len(SHARES)))
 
 
-def brain_weights(nbytes: int) -> Words:
+def bfloat16_weights(nbytes: int) -> Words:
     """Return trained weights as bf16, repeated as often as needed."""
     bits = trained_weights().view(np.uint32)
     words: Words = np.resize((bits >> 16).astype(np.uint16), nbytes // 2)
@@ -67,7 +67,7 @@ def changed_words(words: Words, share: float, change: str, seed: int) -> Words:
 
 def _coded(nbytes: int, share: float, change: str, rounds: int) -> Row:
     """Encode, check and apply one update, piece by piece, on one core."""
-    before = brain_weights(nbytes)
+    before = bfloat16_weights(nbytes)
     after = changed_words(before, share, change, 1)
     now, held, words = after.view(np.uint8), before.copy().view(np.uint8), before.view(np.uint8)
     pieces = [slice(at, at + PIECE_BYTES) for at in range(0, nbytes, PIECE_BYTES)]

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.far_teams import started_on
 from benchmarks.namespaces import hosts_on_switch
+from benchmarks.remote_launch import started_on
 from benchmarks.rows import Options, Row
 from weft.local_runs.contest import ContestEntry, PeerTiming, compete
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from validation.fused_cases import Product
-    from weft.fused import Embedding
+    from validation.fused_dlrm import Embedding
     from weft.hardware import Platform
 
 __all__ = ["NAME", "QUESTION", "plots", "targets"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from weft.fused import Embedding, FusedDlrm, Sliced
+from validation.fused_dlrm import Embedding, FusedDlrm
+from weft.fused import Sliced
 from weft.schedule import Cost
 
 SLICES = 8  # for each rank

@@ -7,11 +7,14 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from validation.fused_cases import DLRM, SLICES
-from weft.fused import apart_all_to_all, dlrm_step, fed_by_host, fused_all_to_all
+from validation.fused_dlrm import dlrm_step
+from weft.fused import apart_all_to_all, fused_all_to_all
+from weft.fused.operators import STREAM
+from weft.schedule import SELF, Program, Queue, Repeat, Submit
 from weft.simulator import simulate
 
 if TYPE_CHECKING:
-    from weft.fused import Embedding
+    from validation.fused_dlrm import Embedding
     from weft.hardware import Platform
     from weft.schedule import Schedule
 
@@ -57,3 +60,14 @@ def percent_saved(fused: Schedule, apart: Schedule, machine: Platform) -> float:
     """Return how much less time the fused operator takes."""
     seconds = [simulate(fed_by_host(each), machine).makespan for each in (fused, apart)]
     return 100 * (1 - seconds[0] / seconds[1])
+
+
+def fed_by_host(schedule: Schedule) -> Schedule:
+    """Return the schedule with a host thread that launches its kernels one by one."""
+
+    def fed(program: Program) -> Program:
+        (queue,) = program.queues
+        submits = Repeat(len(queue.commands), (Submit(SELF, STREAM, 1),))
+        return replace(program, queues=(Queue("host", (submits,)), queue))
+
+    return replace(schedule, programs=tuple(fed(program) for program in schedule.programs))

@@ -19,7 +19,7 @@ from benchmarks.broadcast import (
     _row,
     count_rows,
 )
-from benchmarks.broadcast_model import Coded, Hosts, Sent
+from benchmarks.broadcast_model import BroadcastSize, CodecTimes, Hosts
 from benchmarks.rows import Options
 from weft.errors import RunError, UnknownNameError
 from weft.local_runs.contest import ContestOutcome
@@ -76,7 +76,7 @@ def test_a_row_has_the_case_and_the_bytes_on_the_wire():
     assert row.peers["gloo"].ratio == 1
 
 
-def test_a_chain_stands_beside_the_same_codec_hop_by_hop():
+def test_a_chain_is_compared_with_the_same_codec_hop_by_hop():
     chain, hops = Kind("chain+int8", keep_root=True), Kind("p2p+int8")
     found = outcome(**{str(kind): [0, 9, 9, 9] for kind in (chain, hops)})
     found.answers.update({str(kind): answers(1, 1, 1, 1) for kind in (chain, hops)})
@@ -106,8 +106,8 @@ def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
     assert _predicted(Kind("chain+delta+pack", "updates"), found, SIZE, 125e6) == {}
 
 
-MOVED = Sent(16 * SIZE, 16 * SIZE, SIZE // 8)
-PLAIN = Coded("chain+none", "float32")
+MOVED = BroadcastSize(16 * SIZE, 16 * SIZE, SIZE // 8)
+PLAIN = CodecTimes("chain+none", "float32")
 
 
 def test_hosts_foretell_the_chain_they_were_calibrated_by_whatever_its_limit():
@@ -120,8 +120,8 @@ def test_hosts_foretell_the_chain_they_were_calibrated_by_whatever_its_limit():
 
 
 def test_cores_that_hosts_share_are_the_limit_of_a_slow_codec():
-    hosts, sent = Hosts(4, 2, 125e6), Sent(16 * SIZE, 8 * SIZE, SIZE)
-    chain = Coded("chain+zfp:16", "float32", 0.1, 0.2, keep_root=False)
+    hosts, sent = Hosts(4, 2, 125e6), BroadcastSize(16 * SIZE, 8 * SIZE, SIZE)
+    chain = CodecTimes("chain+zfp:16", "float32", 0.1, 0.2, keep_root=False)
     least = (0.1 + 4 * 0.2) / 2
     assert hosts.seconds(sent, chain) > least
     kept = hosts.seconds(sent, chain._replace(keep_root=True))

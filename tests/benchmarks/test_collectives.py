@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import collectives, ddp, environments, figures, teams
+from benchmarks import collectives, ddp, environments, figures, launch
+from benchmarks.collective_case import KINDS
 from benchmarks.collectives import sized
 from benchmarks.environments import MPIS
-from benchmarks.exchange import KINDS
 from benchmarks.rows import Options
 from benchmarks.table_of_collectives import print_collective_rows, print_figure_rows
 from tests.benchmarks.fakes import fake_team
@@ -20,7 +20,7 @@ def fake_teams(tmp_path, monkeypatch):
     """Replace all contestants by fakes; the peer of ``lies`` has a wrong result."""
     lies = {"manner": ""}
     monkeypatch.setattr(
-        teams,
+        launch,
         "_team",
         lambda name, n: fake_team(
             tmp_path / "log", name, n, lies["manner"] if name == "mpich" else ""
@@ -116,7 +116,7 @@ def test_without_torch_a_path_says_what_to_install(monkeypatch):
     monkeypatch.setattr(team_starts, "find_spec", lambda _: None)
     with (
         pytest.raises(RunError, match="gloo needs torch") as caught,
-        teams.started(["gloo"], 2, pin=False),
+        launch.started(["gloo"], 2, pin=False),
     ):
         pass
     assert "pip install" in caught.value.hint
@@ -139,7 +139,7 @@ def test_weft_and_gloo_are_right(ranks, monkeypatch):
 def test_a_real_mpi_is_right(mpi):
     if not (environments.root() / mpi / "complete").exists():
         pytest.skip(f"no environment of {mpi}: make peers")
-    with teams.started((mpi,), 2, pin=False) as started:
+    with launch.started((mpi,), 2, pin=False) as started:
         for kind in KINDS:
             exchange = sized(kind, 4 << 10, 2, per_rank=True)
             options = Options(against=(mpi,), rounds=1)

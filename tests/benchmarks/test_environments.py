@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import collectives, environments, teams
+from benchmarks import collectives, environments, launch
+from benchmarks.collective_case import KINDS
 from benchmarks.environments import environment
-from benchmarks.exchange import KINDS
 from benchmarks.rows import Options
 from weft.errors import RunError
 
@@ -47,7 +47,7 @@ def write_program(path, text):
 def test_ranks_of_an_mpi_answer_in_their_own_environment(fake_environment, monkeypatch, lies):
     if lies:
         monkeypatch.setenv("FAKE_LIES", "1")
-    with teams.started(("openmpi",), 1, pin=False) as started:
+    with launch.started(("openmpi",), 1, pin=False) as started:
         assert started["openmpi"].about == "Fake MPI v1.0"
         for kind in KINDS:
             exchange = collectives.sized(kind, 1 << 10, 1, per_rank=True)

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from benchmarks import embedding  # noqa: E402
-from benchmarks.torch_placed import Task, _first_rows, _inside, measure_task  # noqa: E402
+from benchmarks.torch_table_placement import Task, _first_rows, _inside, measure_task  # noqa: E402
 
 CPU = platform("cpu", num_ranks=RANKS)
 

@@ -2,10 +2,11 @@
 
 import pytest
 
+from benchmarks.random_models import draw, rough_seconds
 from benchmarks.rows import Options, Row
 from benchmarks.table_of_predict import print_predict_rows, summaries
-from benchmarks.trained import Measured, Visit, gathered
-from weft.local_runs.synthetic_models import SyntheticDlrm, case_of, draw, model_of, rough_seconds
+from benchmarks.training_runs import Measured, TimedSlice, gathered
+from weft.local_runs.synthetic_models import SyntheticDlrm, case_of, model_of
 
 
 def test_a_seed_gives_the_same_models_and_another_gives_others():
@@ -31,7 +32,7 @@ def test_a_model_survives_its_case(model):
 
 
 def _visit(seconds, probe=1.0, own=0.98, foreign=0.0):
-    return Visit([seconds], probe, own, foreign)
+    return TimedSlice([seconds], probe, own, foreign)
 
 
 def test_visits_without_the_cores_to_themselves_do_not_count():
@@ -106,7 +107,7 @@ def test_errors_are_summed_up_by_kind_of_model(capsys):
 def test_tables_are_spread_over_both_ranks():
     torch = pytest.importorskip("torch")
     assert torch
-    from weft.local_runs.torch_synthetic_models import held
+    from benchmarks.torch_trained_models import held
 
     model = next(each for each in draw(1) if isinstance(each, SyntheticDlrm))
     both = held(model, 0) + held(model, 1)

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import environments, traces
-from benchmarks.made_trace import EVENTS_OF_A_STEP, write_bytes, write_events
 from benchmarks.rows import Options
+from benchmarks.synthetic_trace import EVENTS_OF_A_STEP, write_bytes, write_events
 from weft.errors import RunError, UnknownNameError
 from weft.trace import analyze
 

@@ -20,10 +20,9 @@ from weft.calibration.gpu_check.check_cases import (
     error_table,
     predictions,
 )
-from weft.calibration.gpu_check.expectations import CHECKSUMS
 from weft.calibration.gpu_check.gpu_platform import checked_platform, machine_of
 from weft.calibration.gpu_check.torch_check_device import disagreements
-from weft.calibration.gpu_check.torch_collective_checks import CASES, COUNT
+from weft.calibration.gpu_check.torch_collective_checks import CASES, CHECKSUMS, COUNT
 from weft.cli import main
 from weft.errors import UsageError
 from weft.hardware import platform, platform_from_table

@@ -10,10 +10,13 @@ torch = pytest.importorskip("torch")
 
 from weft.calibration.torch_calibration import TorchFound, fitted_laws, is_current, rising  # noqa: E402
 from weft.calibration.torch_collective_times import SIZES, WRAPPED  # noqa: E402
-from weft.calibration.torch_host_overhead import PHASES, gaps  # noqa: E402
+from weft.calibration.torch_host_overhead import (  # noqa: E402
+    PHASES,
+    gaps,
+    reference_step,
+)
 from weft.calibration.torch_op_grid import samples  # noqa: E402
 from weft.calibration.torch_op_times import OpTime  # noqa: E402
-from weft.calibration.torch_reference_steps import reference_step  # noqa: E402
 from weft.cost.nccl import library_price  # noqa: E402
 from weft.hardware import Lookups, platform  # noqa: E402
 from weft.hardware.files import platform_from_table, tomllib  # noqa: E402

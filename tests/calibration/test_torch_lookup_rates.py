@@ -11,15 +11,18 @@ from weft.models.tables import Table
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+from benchmarks.torch_op_timings import corrected_lookups  # noqa: E402
 from weft.calibration.torch_lookup_rates import (  # noqa: E402
     ITEM,
     LookupCase,
+    LookupTimes,
     Measured,
+    Stopwatch,
+    TimedLookup,
     cases,
     columns_of,
-    corrected_lookups,
+    undisturbed,
 )
-from weft.calibration.torch_lookup_times import LookupTimes, Stopwatch, TimedLookup, undisturbed  # noqa: E402
 
 
 def test_every_kind_of_lookup_is_measured():

@@ -11,7 +11,6 @@ from weft.calibration.torch_op_times import (  # noqa: E402
     OpSequence,
     Repetition,
     groups,
-    merge_passes,
     repeat_ops,
     typical,
 )
@@ -30,11 +29,6 @@ def test_the_middle_of_all_repetitions_counts_with_its_spread():
     mine = [Repetition(cold, 1.0) for cold in (2.0, 2.2, 1.9, 9.0, 1.8)]
     (found,) = typical([[mine]])
     assert found == pytest.approx((2.0, 1.0, 0.1))
-
-
-def test_passes_are_put_together_by_rank_and_call():
-    one, two = (Repetition(x, x) for x in (1.0, 2.0))
-    assert merge_passes([[[[one]], [[two]]], [[[two]], [[one]]]]) == [[[one, two]], [[two, one]]]
 
 
 def test_ops_are_cut_into_groups_whose_data_fit_into_memory():

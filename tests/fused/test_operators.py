@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arrays import Machine
+from validation.fused_prices import fed_by_host
 from weft.errors import UsageError
 from weft.fused import (
     Sliced,
     apart_all_to_all,
-    fed_by_host,
     fused_all_reduce,
     fused_all_to_all,
 )

@@ -10,21 +10,20 @@ from typing import Any
 
 import triton.language as tl
 
+from tests.fused.compiled_code import Isa, parse_kernel
 from tests.triton_targets import compiled, target_of
 from weft.fused import triton_kernels as kernels
 from weft.fused.triton_launch import GEMM_CONFIGS, GEMV_CONFIGS, embedding_configs
-from weft.gpu.compiled_code import Isa, parse_kernel
 
 DIMS = (32, 48, 64, 128, 256, 512)
 TYPES = {
     **dict.fromkeys(("tables", "samples", "outputs", "flags", "slots", "results"), "*i64"),
     **dict.fromkeys(("tiles", "trouble"), "*i64"),
-    **dict.fromkeys(("own_flags", "counters", "epochs", "queue", "tail"), "*i32"),
+    **dict.fromkeys(("own_flags", "counters", "epochs"), "*i32"),
     **dict.fromkeys(("matrix", "vectors", "a", "b"), "*fp16"),
     "own_slots": "*fp32",
-    "outbox": "i64",
 }
-ALIGNED = ("columns", "inner", "width", "local_width", "part_rows", "features", "stride_column")
+ALIGNED = ("columns", "inner", "width", "part_rows", "features", "stride_column")
 ONES = {"rank": 1, "num_tables": 1}  # a launch turns an argument of 1 into a constant
 
 

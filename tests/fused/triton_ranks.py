@@ -20,9 +20,7 @@ from triton._C.libtriton.ir import MEM_SEMANTIC
 from triton.runtime.interpreter import InterpreterBuilder
 
 from weft.fused import triton_launch as launch
-from weft.fused.torch_proxy import in_background, send_slices, take_slices
-from weft.fused.torch_shared_memory import SharedFileMemory
-from weft.fused.triton_launch import RowSegment, TableRows
+from weft.fused.triton_launch import RowSegment, SharedFileMemory, TableRows
 
 RANKS = 3
 MAX_POLLS = 10**6  # polls; one takes tens of microseconds here
@@ -87,70 +85,23 @@ def pooled(of: Lookups, epoch: int, rank: int) -> torch.Tensor:
     return want[first : first + of.samples[rank]]
 
 
-def embedding(
-    of: Lookups, rank: int, folder: Path, epochs: int, near: Sequence[bool] = (True,) * RANKS
-) -> None:
-    memory = SharedFileMemory(folder, rank, RANKS, near)
+def embedding(of: Lookups, rank: int, folder: Path, epochs: int) -> None:
+    memory = SharedFileMemory(folder, rank, RANKS)
     first = LAST - epochs // 2
     operator = launch.EmbeddingAllToAllOperator(
         memory, of.samples, of.width, slice_samples=4, epoch=first
     )
     holders = [each for each in range(RANKS) if of.dims[each]]
-    far = [peer for peer in range(RANKS) if not near[peer]]
-    slices = range(operator.num_slices)
-    flags = operator.flags.mine.view(-1, RANKS)
     for epoch in range(epochs):
         operator.output.fill_(torch.nan)
         tables = bags(of, rank, epoch)
         config = launch.EmbeddingConfig(bags=(4, 2, 1)[epoch % 3], unroll=1 + epoch % 3)
-        number = (operator.epochs.host + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
-        if far:
-            local = sum(of.dims[rank])
-            operator.leaving = torch.full((RANKS, operator.most, local), torch.nan)
-
-        def leaves(target: int, part: int) -> torch.Tensor:
-            last = min((part + 1) * operator.slice_samples, of.samples[target])
-            return operator.leaving[target, part * operator.slice_samples : last]
-
-        waits = []
-        if far and tables:
-            sent = partial(
-                send_slices,
-                operator.outbox,
-                len(far) * len(slices),
-                leaves,
-                epoch=number,
-                timeout=60,
-            )
-            waits.append(in_background(sent))
-        for sender in far:
-            columns = sum(of.dims[sender])
-            if columns:
-                start = of.columns[sender][0]
-                place = partial(rows_of, operator, start, start + columns)
-                taken = partial(
-                    take_slices,
-                    *(sender, len(slices), place, partial(flag_of, flags, sender)),
-                    epoch=number,
-                )
-                waits.append(in_background(taken))
         operator.launch(tables, config=config, max_polls=MAX_POLLS)
-        for part in slices:
+        for part in range(operator.num_slices):
             operator.finish_slice(part, holders, max_polls=MAX_POLLS)
-        for wait in waits:
-            wait()
         operator.check()
         want = pooled(of, epoch, rank)
         assert torch.allclose(operator.output, want, atol=1e-5), (rank, epoch)
-
-
-def rows_of(operator: Any, left: int, right: int, part: int) -> torch.Tensor:
-    rows: torch.Tensor = operator.output[operator.slice_rows(part), left:right]
-    return rows
-
-
-def flag_of(flags: torch.Tensor, sender: int, part: int) -> torch.Tensor:
-    return flags[part, sender : sender + 1]
 
 
 def gemv(rank: int, folder: Path, epochs: int, features: int = 11) -> None:
@@ -220,11 +171,8 @@ def rank_main(rank: int, folder: str, epochs: int, names: Sequence[str]) -> None
     delay_atomics(rank)
     store = dist.FileStore(f"{folder}/store", RANKS)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    alone = RANKS - 1  # a rank on a node of its own
-    split = [(peer == alone) == (rank == alone) for peer in range(RANKS)]
     cases: dict[str, Callable[[Path, int], None]] = {
         "stores": partial(embedding, USUAL, rank),
-        "proxy": partial(embedding, USUAL, rank, near=split),
         "gemv": partial(gemv, rank),
         "gemm": partial(gemm, rank),
         "least-stores": partial(embedding, LEAST, rank),

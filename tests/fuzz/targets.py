@@ -20,7 +20,6 @@ from weft._core import FRAME_HEAD, seal
 from weft.cli import main
 from weft.collectives import collective
 from weft.compress.codec_registry import codec_of, encoded
-from weft.gpu.sdma.words import decode as decode_packets
 from weft.hardware.files import CATALOGUE, platform
 from weft.models.find import find_job, find_workload
 from weft.models.named import tables_of
@@ -202,7 +201,6 @@ def targets() -> tuple[Target, ...]:
             "kernel csv", partial(_by_file, "k.csv", lambda p: _call([*priced, str(p)])), (kernels,)
         ),
         Target("sweep file", partial(_by_file, "s.jsonl", _sweep_file), (_SWEEP,)),
-        Target("sdma packets", decode_packets, (bytes(64), bytes(range(1, 65)))),
         *(
             Target(f"codec {name}", partial(_decode, name, dtype), _frames(name, dtype))
             for name, dtype in (

@@ -1,4 +1,4 @@
-"""Logs of NCCL and names of traces say how a collective ran."""
+"""Logs of NCCL say how a collective ran."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from weft.gpu.collective_paths import (
     CollectivePath,
     PathVerdict,
     judge,
-    path_of_name,
     read_nccl_log,
 )
 
@@ -66,31 +65,6 @@ def test_a_log_names_the_version_and_the_sizes_of_communicators():
         ]
     )
     assert (log.version, log.num_ranks) == ("2.29.7", (8,))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "path"),
-    [
-        ("ncclSymkDevKernel_AllGather_STMC(ncclSymkDevWorkArgs4K)", "all_gather", "symmetric"),
-        ("ncclSymkDevKernel_ReduceScatter_LD_sum_bf16", "reduce_scatter", "symmetric"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather", "ring"),
-        ("ncclDevKernel_AllReduce_Sum_f32_TREE_LL(..)", "all_reduce", "tree"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce", "ring"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_NVLS_SIMPLE", "all_reduce", "nvls"),
-        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "", "kernel"),
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv", "kernel"),
-        ("Memcpy PtoP (Device -> Device)", "", "copy-engine"),
-    ],
-)
-def test_a_name_of_a_trace_says_the_path(name, kind, path):
-    found = path_of_name(name)
-    assert found is not None
-    assert (found.collective, found.path) == (kind, path)
-
-
-@pytest.mark.parametrize("name", ["ampere_bf16_gemm", "Memcpy DtoD (Device -> Device)", ""])
-def test_other_names_say_nothing(name):
-    assert path_of_name(name) is None
 
 
 def test_a_planned_path_is_proven_by_every_execution_of_its_size():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.gpu.toy_plans import plan_for
+from tests.gpu.tuner_file import read_tuner_file
 from weft.errors import FormatError, PlanError, UnknownNameError, UsageError
 from weft.gpu.emit import FORMATS, emit
 from weft.gpu.knobs import (
@@ -21,7 +22,6 @@ from weft.gpu.knobs import (
     StrategyDemand,
     execution_of,
 )
-from weft.gpu.tuner_file import read_tuner_file
 from weft.hardware import platform
 from weft.hardware.software_stack import (
     SoftwareStack,

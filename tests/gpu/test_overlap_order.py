@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from weft.gpu.overlap_bound import exposed_bound
+from benchmarks.overlap_bound import exposed_bound
 from weft.gpu.overlap_order import OrderPolicy, OverlapGraph, OverlapNode, best_order, ordered
 
 MIB = 1 << 20

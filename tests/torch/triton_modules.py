@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from weft.fused.torch_shared_memory import SharedFileMemory
+from weft.fused.triton_launch import SharedFileMemory
 from weft.torch.backend.device_compression import broadcast_encoded
 from weft.torch.embedding.embedding_module import EmbeddingAllToAll
-from weft.torch.embedding.row_optimizers import SGD, RowwiseAdagrad
+from weft.torch.embedding.row_gradients import SGD, RowwiseAdagrad
 from weft.torch.hosts.inter_host_encoded import BroadcastEncoding
 from weft.torch.linear.expert_combine import ExpertCombine
 from weft.torch.linear.parallel_linear import AllGatherLinear, GemvAllReduce, LinearReduceScatter

@@ -89,14 +89,19 @@ _TRAINED = _ATTENTION | {
     "prepare": Range(0.5, 0.01, 20.0),
     "masked": Range(0.05, 1e-3, 0.5, 1.5),
 }
-# H100's table of decoding has more bytes a second than its memory gives: sequences of the
-# benchmark share pages that stay in the cache. So the share may be more than one there.
 _DECODE = {
-    "launch": Range(6e-6, 1e-6, 1e-4, 0.7),
-    "memory": Range(0.9, 0.3, 2.5, 0.4),
-    "start": Range(3e-6, 1e-8, 1e-4),
-    "head": Range(1e-7, 1e-10, 1e-5, 2.0),
-    "join": Range(2e-6, 1e-8, 1e-4),
+    "launch": Range(2e-6, 2e-6, 2e-6, 0.0),
+    "floor": Range(1e4, 1e2, 1e5, 0.7),
+    "memory": Range(0.9, 0.3, 0.95, 0.15),
+    "pull": Range(2.0, 0.5, 20.0),
+    "start": Range(3e3, 10.0, 1e6),
+    "head": Range(100.0, 1.0, 1e4, 2.0),
+    "parts": Range(3.0, 0.5, 16.0),
+    "alone": Range(8.0, 1.0, 64.0, 1.5),
+    "slots": Range(1.5, 1.0, 4.0, 0.5),
+    "waves": Range(0.1, 0.01, 1.0, 1.5),
+    "join": Range(4e3, 10.0, 1e5),
+    "narrow": Range(1.0, 0.1, 3.0),
     "sharpness": Range(2.0, 1.0, 12.0, 0.5),
 }
 _EXPERTS = PRODUCTS | {

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from weft._core import time_copies, time_reads, time_reduces, time_round_trips
 from weft.collectives import collective
+from weft.compress import codec_of
+from weft.hardware.measured import CodecRate
 from weft.runtime.bound_memory import address_and_size
 from weft.runtime.prepared_schedule import prepare
 from weft.runtime.world import World
@@ -207,10 +209,6 @@ def _best(found: Mapping[str, Sequence[float]]) -> Measured:
     return {name: min(each) for name, each in found.items() if each}
 
 
-def _medians(found: Mapping[str, Sequence[float]]) -> Measured:
-    return {name: median(each) for name, each in found.items() if each}
-
-
 class Round(NamedTuple):
     """How much of the time the thread was on its core, and the seconds of one of its acts."""
 
@@ -245,10 +243,6 @@ class Rounds:
         passed = max(time.perf_counter() - begin, 1e-9)
         share = (time.thread_time() - busy) / passed
         self.found.setdefault(name, []).append(Round(share, passed / count))
-
-    def medians(self) -> Measured:
-        """Return the typical seconds of each."""
-        return {name: typical(each) for name, each in self.found.items()}
 
 
 def batches(world: World, act: Callable[[], Any]) -> list[Round]:
@@ -291,7 +285,7 @@ def _seconds(world: World, acts: Mapping[str, Act], sizes: Mapping[str, int]) ->
             world.barrier()
             act(1)
             found.setdefault(f"{name} both", []).append(act(counts[name]) / sizes[name])
-    return _medians(found)
+    return {name: median(each) for name, each in found.items()}
 
 
 def _count(world: World, act: Act) -> int:
@@ -300,3 +294,33 @@ def _count(world: World, act: Act) -> int:
     world.barrier()
     shown = world.agree("seconds", str(act(1)).encode())
     return max(1, int(_LEAST / max(1e-8, *(float(each) for each in shown))))
+
+
+CODECS = ("pack", "bf16", "fp16", "int8")
+_CHUNK = 256 << 10  # what is encoded at once
+_CHUNKS = 16
+_SPREAD = 0.02  # of weights, as layers of a transformer have it
+
+
+def codec_rates() -> tuple[CodecRate, ...]:
+    """Encode and decode weights chunk by chunk."""
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal(_CHUNK * _CHUNKS // 4) * _SPREAD).astype(np.float32)
+    chunks = weights.view(np.uint8).reshape(_CHUNKS, _CHUNK)
+    return tuple(_rate(name, chunks) for name in CODECS)
+
+
+def _rate(name: str, chunks: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]") -> CodecRate:
+    codec = codec_of(name, "float32")
+    frame, back = np.empty(codec.room(_CHUNK), np.uint8), np.empty(_CHUNK, np.uint8)
+    encode, decode, total = [], [], 0
+    for chunk in chunks:
+        begin = time.perf_counter()
+        size = codec.encode(chunk, frame)
+        middle = time.perf_counter()
+        codec.decode(frame[:size], back)
+        encode.append(middle - begin)
+        decode.append(time.perf_counter() - middle)
+        total += size
+    fast, back_fast = (float(f"{_CHUNK / median(each):.4g}") for each in (encode, decode))
+    return CodecRate(name, "float32", fast, back_fast, float(f"{chunks.nbytes / total:.4g}"))

@@ -1,6 +1,5 @@
 """Noise of a machine: the CPU time of other processes, and the spread of a repeated copy."""
 
-import os
 import time
 from pathlib import Path
 from statistics import median, quantiles
@@ -15,19 +14,13 @@ _TRIES = 3
 
 def foreign_share(seconds: float = 0.1) -> float:
     """Return the share of this machine's cores that other processes use, while this one sleeps."""
-    before = _ticks()
+    before = cpu_ticks()
     time.sleep(seconds)
-    idle, total = (after - then for after, then in zip(_ticks(), before, strict=True))
+    idle, total = (after - then for after, then in zip(cpu_ticks(), before, strict=True))
     return 1 - idle / total if total else 0.0
 
 
-def busy_seconds() -> float:
-    """Return the busy seconds of all cores together since boot."""
-    idle, total = _ticks()
-    return (total - idle) / os.sysconf("SC_CLK_TCK")
-
-
-def _ticks() -> tuple[int, int]:
+def cpu_ticks() -> tuple[int, int]:
     """Read the idle and all ticks of all cores; those of guests are counted in the first ones."""
     try:
         first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]

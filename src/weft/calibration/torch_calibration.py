@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from weft.calibration import machine_calibration
-from weft.calibration.codec_rates import codec_rates
-from weft.calibration.microbenchmarks import Measured
+from weft.calibration.microbenchmarks import Measured, codec_rates
 from weft.calibration.noise import NoiseMonitor
 from weft.calibration.steady_memory import forked_ranks
 from weft.calibration.torch_collective_times import SIZES, Curves, Wrapped, time_collectives
@@ -161,14 +160,6 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
     platform = machine_calibration.calibrated(plain)
     platform = found.put_into(platform, platform.description)
     return replace(platform, calm=watch.found(), codecs=codec_rates())
-
-
-def calibrated_here() -> Platform:
-    """Measure this machine and keep the result as ``here``."""
-    platform = measured_here()
-    machine_calibration.require_quiet(platform)
-    machine_calibration.save(platform)
-    return platform
 
 
 def fitted_laws(every: Sequence[Sample], times: Sequence[OpTime], threads: int) -> list[OpLaw]:

@@ -12,11 +12,12 @@ and every repetition counts: a slow one is as likely in a step.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
-from itertools import chain
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,10 +26,12 @@ import torch
 
 from weft.calibration.microbenchmarks import RANKS, pin
 from weft.calibration.steady_memory import steady_memory
+from weft.hardware.files import here_path
 from weft.runtime.spawn import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -75,14 +78,6 @@ def repeat_ops(
     ranks = RANKS if threads == 1 else 1
     with steady_memory() if threads == 1 else nullcontext():
         return spawn(_repeated_calls, ranks, list(calls), repeats, threads, timeout=_TIMEOUT)
-
-
-def merge_passes(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
-    """Merge the repetitions of several passes, by rank and call."""
-    return [
-        [list(chain.from_iterable(each)) for each in zip(*ranks, strict=True)]
-        for ranks in zip(*passes, strict=True)
-    ]
 
 
 def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
@@ -179,3 +174,50 @@ def _timed(act: Callable[[], object]) -> tuple[float, tuple[object]]:
     begin = time.perf_counter()
     made = act()
     return time.perf_counter() - begin, (made,)
+
+
+def ops_path() -> Path:
+    """Return the file of the times of single ops, next to the calibration."""
+    return here_path().with_name("here-ops.json")
+
+
+def stored_times(calls: Sequence[OpCall]) -> dict[OpCall, OpTime]:
+    """Return the times of all calls; unknown ones are measured and cached.
+
+    A new calibration of the machine makes what was kept before it worthless.
+    """
+    kept = _read()
+    keys = {call: _key(call) for call in calls}
+    missing = [call for call, key in keys.items() if key not in kept]
+    if missing:
+        kept |= {
+            keys[call]: list(found) for call, found in zip(missing, time_ops(missing), strict=True)
+        }
+        _write(kept)
+    return {call: OpTime(*kept[key]) for call, key in keys.items()}
+
+
+def _key(call: OpCall) -> str:
+    return hashlib.blake2b(repr(call).encode(), digest_size=12).hexdigest()
+
+
+def _read() -> dict[str, list[float]]:
+    path, calibration = ops_path(), here_path()
+    try:
+        if calibration.exists() and calibration.stat().st_mtime > path.stat().st_mtime:
+            return {}
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return {}
+    if found.get("torch") != torch.__version__:
+        return {}
+    times: dict[str, list[float]] = found["times"]
+    return times
+
+
+def _write(kept: dict[str, list[float]]) -> None:
+    path = ops_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps({"torch": torch.__version__, "times": kept}), encoding="utf-8")
+    part.replace(path)

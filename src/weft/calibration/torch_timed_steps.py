@@ -72,13 +72,6 @@ class CapturedStep:
             for number, op in enumerate(step.ops)
         ]
 
-    def hot_sum(self, times: Mapping[OpCall, OpTime]) -> float:
-        """Add up the ops of the busiest rank as if they found all data in the caches."""
-        return max(
-            sum(times[called.call].warm for called in mine.values() if called.call in times)
-            for mine in self.calls.values()
-        )
-
 
 def _op_priced(op: Op, time: OpTime | None, missing: float, side: float) -> Op:
     if time is None:

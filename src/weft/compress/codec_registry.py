@@ -1,4 +1,4 @@
-"""The codec protocol, and the table of codecs by name."""
+"""The codec protocol, the codecs of the native core, and the table of codecs by name."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,11 +6,36 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from weft._core import Codec as CoreCodec
 from weft.compress.blosc import Blosc
-from weft.compress.frame import Octets
-from weft.compress.native import Native
+from weft.compress.frame import Octets, check_float_dtype, check_frame_status
 from weft.compress.zfp import Zfp
-from weft.errors import UnknownNameError, nearest
+from weft.errors import UnknownNameError, UsageError, nearest
+
+
+class Native:
+    """A codec of the native core, which runs without the GIL."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        if name != "none":
+            check_float_dtype(name, dtype)
+        try:
+            self.core = CoreCodec(name, dtype)
+        except ValueError as error:
+            raise UsageError(f"{error}.", "For example: pack, int8:256, int4:64.") from error
+        self.dtype = dtype
+        kind = name.partition(":")[0]
+        self.name = f"{kind}:{self.core.parameter}" if self.core.parameter else kind
+        self.room = self.core.room
+
+    def encode(self, chunk: Octets, out: Octets) -> int:
+        """Write the frame of ``chunk`` to the front of ``out``, and return its length."""
+        return self.core.encode(chunk, out)
+
+    def decode(self, frame: Octets, chunk: Octets) -> None:
+        """Decode a frame into ``chunk``."""
+        check_frame_status(self.core.decode(frame, chunk), self.name)
+
 
 LOSSLESS = ("none", "pack", "blosc2")
 

@@ -1,15 +1,29 @@
 """Seconds of attention that never writes its scores: prefill, decoding and the backward pass.
 
 In prefill a workgroup takes ``block`` queries of one head along the keys that they may see; the
-kernel ends no sooner than the workgroup that sees most. In decoding there is one query a
-sequence: workgroups bring the keys and values of a head once for all queries that share them.
-The numbers of a law: ``launch``, ``flops``, ``memory``, ``sharpness`` and ``start`` as of matrix
-products; ``block`` queries of a workgroup; ``exponent`` what a score costs in addition to its
-products, in dimensions of a head; ``prepare`` passes of queries, keys and values through the
-memory before, which turn and store them; ``join`` seconds to join parts of the keys, where a
-sequence has more than one workgroup takes; ``head`` seconds that every query head adds to a
-workgroup; ``masked`` the share by which a causal mask makes all steps along the keys longer, none
-if absent.
+kernel ends no sooner than the workgroup that sees most. The numbers of its law: ``launch``,
+``flops``, ``memory``, ``sharpness`` and ``start`` as of matrix products; ``block`` queries of a
+workgroup; ``exponent`` what a score costs in addition to its products, in dimensions of a head;
+``prepare`` passes of queries, keys and values through the memory before, which turn and store
+them; ``masked`` the share by which a causal mask makes all steps along the keys longer, none if
+absent.
+
+In decoding there is one query a sequence: a workgroup brings the keys and values of a head once
+for all queries that share them. The keys of one head are split among several workgroups while
+units are idle, in parts of 128 or more. The numbers of its law:
+
+``launch``     seconds whatever the size; ``floor`` cycles of the same
+``memory``     share of the rated memory rate; ``pull`` what the workgroups of one unit reach,
+               as a multiple of the unit's fair share of the memory
+``start``      cycles of a workgroup apart from what it reads; ``head`` cycles that every query
+               that shares its keys adds
+``parts``      workgroups for each unit up to which keys are split; ``alone`` the most parts where
+               no two queries share keys, which is another kernel in libraries
+``slots``      workgroups that a unit runs at once; ``waves`` as of matrix products
+``join``       cycles to join the parts
+``narrow``     power of the bytes of an element, over two, by which cycles shrink: smaller caches
+               of keys have kernels of their own
+``sharpness``  how suddenly the memory takes over from workgroups: one adds both up
 
 In training there are several libraries (``Cost.implementation``), each with laws of its own for
 both passes: the backward pass has the same form with five products where the forward has two.
@@ -19,7 +33,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft.cost.matmul import Columns, Floats, Law
+from weft.cost.matmul import Columns, Floats, Law, waves
 from weft.cost.recipes import rated_flops
 from weft.hardware import Device
 from weft.hardware.dtypes import Recipe
@@ -50,29 +64,42 @@ _BACKWARD = 2.5  # products of the backward pass for each of the forward: arXiv 
 def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
     """Price one new query for every sequence, over ``keys`` that are stored already.
 
-    ``latent`` keys are read once, as values are a part of them; all heads share them, so that
-    products may take longer than reading.
+    Keys and values are read once each, or ``reads`` times together if given. ``latent`` keys are
+    read once, as values are a part of them; all heads share them, so that they are rows of one
+    product, which may take longer than reading.
     """
-    window = columns["window"]
+    window, latent = columns["window"], columns["latent"] > 0
     keys = np.where(window > 0, np.minimum(columns["keys"], window), columns["keys"])
     groups = columns["batch"] * columns["kv_heads"]
-    reads = np.where(columns["latent"] > 0, 1.0, 2.0)
-    bytes_of_keys = reads * groups * keys * columns["head_dim"] * columns["kv_bytes"]
-    by_memory = bytes_of_keys / (device.memory_rated * law["memory"])
+    sharing = columns["heads"] / columns["kv_heads"]
+    cycle = 1 / (device.kernels.clock * 1e9)
+    narrow = (columns["kv_bytes"] / 2) ** law["narrow"]
+
+    most = np.where(sharing > 1, np.inf, law["alone"])
+    idle = np.maximum(law["parts"] * device.units / groups, 1.0)
+    parts = np.minimum(np.clip(keys / _PART, 1.0, idle), most)
+    filled = groups * parts / device.units
+
+    reads = columns.get("reads", np.where(latent, 1.0, 2.0))
+    moved = reads * groups * keys * columns["head_dim"] * columns["kv_bytes"]
+    slower = np.maximum(1 / (law["pull"] * np.minimum(filled, 1.0)), 1.0)
+    by_memory = slower * moved / (device.memory_rated * law["memory"])
     flops = 4 * columns["batch"] * columns["heads"] * keys * columns["head_dim"]
     by_math = flops / (_LATENT_FLOPS * rated_flops(device, recipe.math))
-    by_memory = np.where(columns["latent"] > 0, np.maximum(by_memory, by_math), by_memory)
-    rounds = np.maximum(groups / device.units, 1.0)
-    queries = columns["heads"] / columns["kv_heads"]
-    by_units = rounds * (law["start"] + law["head"] * queries)
-    split = law["join"] * np.clip(np.log2(np.maximum(keys, 1.0) / _PART), 0.0, 4.0)
+    by_memory = np.where(latent, np.maximum(by_memory, by_math), by_memory)
+
+    each = law["start"] + law["head"] * np.where(latent, 1.0, sharing)
+    by_units = waves(filled / law["slots"], law["waves"]) * each * narrow * cycle
+    joined = law["join"] * np.clip(parts - 1, 0.0, 1.0)
+    before = law["launch"] + (law["floor"] + joined) * np.sqrt(narrow) * cycle
     power = law["sharpness"]
-    seconds: Floats = law["launch"] + split + (by_units**power + by_memory**power) ** (1 / power)
+    seconds: Floats = before + (by_units**power + by_memory**power) ** (1 / power)
     return seconds
 
 
 _LATENT_FLOPS = 0.66  # of the rated flops: FlashMLA, 660 TFLOP/s on H800 where products bound it
-_PART = 128.0  # keys that one workgroup takes: a page or two of a cache
+_ONE_TILE = 16.0  # queries that share keys in the smallest tile of a product
+_PART = 128.0  # keys of the smallest part: XQA's and FlashAttention's tiles
 
 
 def visible_keys(columns: Columns) -> tuple[Floats, Floats]:
@@ -108,9 +135,14 @@ def _elements(columns: Columns) -> tuple[Floats, Floats]:
 
 
 def attention_places(columns: Columns) -> Mapping[str, Floats]:
-    """Return what corrections of attention look at, in addition to its columns."""
+    """Return what corrections of attention look at, in addition to its columns.
+
+    All heads share latent keys and are rows of one product. Tables have no such kernel: theirs of
+    large groups take more than 32 queries one by one.
+    """
+    group = columns["heads"] / columns["kv_heads"]
     return {
         "sequences": columns["batch"],
-        "group": columns["heads"] / columns["kv_heads"],
+        "group": np.where(columns["latent"] > 0, np.minimum(group, _ONE_TILE), group),
         "windowed": np.where(columns["window"] > 0, 2.0, 1.0),
     }

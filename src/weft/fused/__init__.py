@@ -4,15 +4,13 @@
 """
 
 from weft.fused.embedding_all_to_all import EmbeddingBatch, embedding_all_to_all, embedding_backward
-from weft.fused.fused_dlrm import Embedding, FusedDlrm, dlrm_step
 from weft.fused.operators import (
+    Sliced,
     apart_all_reduce,
     apart_all_to_all,
-    fed_by_host,
     fused_all_reduce,
     fused_all_to_all,
 )
-from weft.fused.sliced import Sliced
 from weft.fused.table_sharding import (
     EmbeddingTable,
     Placement,
@@ -25,10 +23,8 @@ from weft.fused.table_sharding import (
 )
 
 __all__ = [
-    "Embedding",
     "EmbeddingBatch",
     "EmbeddingTable",
-    "FusedDlrm",
     "Placement",
     "Sharding",
     "Sliced",
@@ -36,10 +32,8 @@ __all__ = [
     "apart_all_reduce",
     "apart_all_to_all",
     "column_wise",
-    "dlrm_step",
     "embedding_all_to_all",
     "embedding_backward",
-    "fed_by_host",
     "fused_all_reduce",
     "fused_all_to_all",
     "row_wise",

@@ -8,11 +8,12 @@ its own (arXiv 2305.06942).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weft.collectives import direct
 from weft.collectives.parts import in_place, own, schedule_of, signal, to_all, wait
+from weft.errors import UsageError
 from weft.schedule import (
     SELF,
     Buffer,
@@ -31,7 +32,6 @@ from weft.schedule import (
     Schedule,
     Signal,
     Slice,
-    Submit,
     Term,
     Wait,
     shifted,
@@ -39,10 +39,57 @@ from weft.schedule import (
 
 if TYPE_CHECKING:
     from weft.collectives.parts import Items
-    from weft.fused.sliced import Sliced
 
 READY, ARRIVED, REDUCED, DONE, MADE = 0, 1, 2, 3, 4  # from MADE on, one flag per peer
 STREAM = "stream0"
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """The work of one rank: ``slices`` slices for every rank, including itself.
+
+    ``cost`` is that of a rank's whole work, ``nbytes`` the size of all its slices together.
+    """
+
+    name: str
+    num_ranks: int
+    slices: int
+    cost: Cost
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 2 or self.slices < 1:
+            raise UsageError(
+                f"{self.name}: cannot fuse {self.num_ranks} ranks with {self.slices} slices each.",
+                "Use two ranks or more, and at least one slice per rank.",
+            )
+        if self.nbytes % (self.num_ranks * self.slices):
+            raise UsageError(
+                f"{self.name}: {self.nbytes} bytes cannot be divided into {self.slices} slices "
+                f"for each of {self.num_ranks} ranks.",
+                "Choose another number of slices.",
+            )
+
+    @property
+    def slice_bytes(self) -> int:
+        """The size of one slice in bytes."""
+        return self.nbytes // (self.num_ranks * self.slices)
+
+    def part(self, *, occupancy: float = 1.0) -> Cost:
+        """Return the cost of one slice in a kernel with reduced occupancy.
+
+        Work in flight hides the latencies of arithmetic and memory alike: with a fraction
+        ``occupancy`` of it in flight, the kernel takes longer by the inverse.
+        """
+        share = 1 / (self.num_ranks * self.slices * occupancy)
+        whole = self.cost
+        return replace(
+            whole,
+            shape=(),
+            flops=whole.flops * share,
+            nbytes=round(whole.nbytes * share),
+            tiles=max(1, whole.tiles // (self.num_ranks * self.slices)),
+        )
 
 
 def fused_all_to_all(
@@ -79,9 +126,7 @@ def fused_all_to_all(
     return Schedule(name, n, tuple(programs), buffers, MADE + n - 1)
 
 
-def fused_all_reduce(
-    work: Sliced, *, units: int, dtype: str = "uint8", occupancy: float = 1.0
-) -> Schedule:
+def fused_all_reduce(work: Sliced, *, units: int, dtype: str = "uint8") -> Schedule:
     """Build a fused all-reduce: each rank computes summands of the whole result, remote ones first.
 
     The slices for a rank are the summands of its part of the result. It reduces them and writes the
@@ -108,8 +153,8 @@ def fused_all_reduce(
     )
     first: Items = (
         to_all(group, READY),
-        _make_remote(work, occupancy),
-        _make_own(work, "data", _by_sender(work), occupancy),
+        _make_remote(work),
+        _make_own(work, "data", _by_sender(work)),
         wait(ARRIVED, (n - 1) * work.slices),
         Reduce((mine, *(own("slots", k * part, part) for k in range(n - 1))), mine, dtype),
         signal(SELF, REDUCED),
@@ -134,17 +179,6 @@ def apart_all_reduce(work: Sliced, *, units: int | None = None, dtype: str = "ui
     """Build the computation followed by a library's all_reduce."""
     inner = direct.all_reduce(work.num_ranks, work.nbytes, dtype=dtype)
     return _one_after_another(work, inner, f"{work.name}, then all_reduce", units)
-
-
-def fed_by_host(schedule: Schedule) -> Schedule:
-    """Return the schedule with a host thread that launches its kernels one by one."""
-
-    def fed(program: Program) -> Program:
-        (queue,) = program.queues
-        submits = Repeat(len(queue.commands), (Submit(SELF, STREAM, 1),))
-        return replace(program, queues=(Queue("host", (submits,)), queue))
-
-    return replace(schedule, programs=tuple(fed(program) for program in schedule.programs))
 
 
 def _one_after_another(
@@ -183,14 +217,14 @@ def _until_made() -> Wait:
     return Wait(Flag(SELF, Rel(MADE, (1,))), Rel(1, (0, 1)))
 
 
-def _make_remote(work: Sliced, occupancy: float) -> Repeat:
+def _make_remote(work: Sliced, occupancy: float = 1.0) -> Repeat:
     """Return the computation of the slices for the next rank, then the one after it, and so on."""
     kernel = Kernel(work.name, work.part(occupancy=occupancy), writes=(_made(work),))
     done = Signal(Flag(SELF, Rel(MADE, (1,))))
     return Repeat(work.num_ranks - 1, (Repeat(work.slices, (kernel, done)),))
 
 
-def _make_own(work: Sliced, buffer: str, place: Rel, occupancy: float) -> Repeat:
+def _make_own(work: Sliced, buffer: str, place: Rel, occupancy: float = 1.0) -> Repeat:
     at = replace(place, steps=place.steps[1:])
     kernel = Kernel(
         work.name,

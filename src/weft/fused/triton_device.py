@@ -1,9 +1,7 @@
-"""Device functions that reach other ranks: store values, publish them, raise and wait for flags.
+"""Device functions that reach other ranks of a node: count stores, raise and wait for flags.
 
-Inside a node a peer's buffer is an address: values are stored into it, and then its flag is raised
-with release at system scope. Data for another node is stored into an outbox in this rank's memory,
-and a descriptor in a queue asks a host thread to send it (see ``torch_proxy``). A peer address of 0
-means that the peer is not reachable by stores.
+A peer's buffer is an address: values are stored into it, and then its flag is raised with release
+at system scope.
 
 A flag holds the number of the last execution (epoch) that raised it, so nothing is ever cleared:
 
@@ -14,9 +12,6 @@ A flag holds the number of the last execution (epoch) that raised it, so nothing
 
 import triton
 import triton.language as tl
-
-FIELDS = 3  # of a descriptor: epoch (written last), destination rank, slice number
-_FIELDS = tl.constexpr(FIELDS)
 
 
 @triton.jit
@@ -62,28 +57,9 @@ def raise_flag(flags, rank, index, epoch):
 
 @triton.jit
 def announce(flags, rank, num_ranks, first, epoch):
-    """Signal all ranks that this one may be written to; those that stores do not reach are ready.
-
-    What goes to another node is received when its host asks for it.
-    """
+    """Signal all ranks that this one may be written to."""
     for peer in range(num_ranks):
-        if tl.load(flags + peer) != 0:
-            raise_flag(flags, peer, first + rank, epoch)
-        else:
-            raise_flag(flags, rank, first + peer, epoch)
-
-
-@triton.jit
-def publish(outputs, flags, rank, index, part, epoch, queue, tail, hip: tl.constexpr):
-    """Publish a complete slice to ``rank``: raise its flag, or ask the host to send it."""
-    if tl.load(outputs + rank) != 0:
-        raise_flag(flags, rank, index, epoch)
-    else:
-        entry = queue + tl.atomic_add(tail, 1, sem="relaxed", scope="gpu") * _FIELDS
-        tl.store(entry + 1, rank)
-        tl.store(entry + 2, part)
-        stores_done(hip)
-        tl.atomic_xchg(entry, epoch, sem="release", scope="sys")  # the host may read it now
+        raise_flag(flags, peer, first + rank, epoch)
 
 
 @triton.jit

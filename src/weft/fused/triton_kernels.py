@@ -11,9 +11,9 @@ sender may be written to.
 import triton
 import triton.language as tl
 
-from weft.fused.triton_device import announce, arrived, completes, publish, raise_flag, stores_done
+from weft.fused.triton_device import announce, arrived, completes, raise_flag, stores_done
 
-TABLE_FIELDS = 8  # addresses of rows, indices, offsets, weights (0: none); rows, dim, column, -
+TABLE_FIELDS = 7  # addresses of rows, indices, offsets, weights (0: none); rows, dim, column
 TILE_FIELDS = 8  # target, first row, rows, matrix, row at the target, slice, tiles of it, -
 _TABLE_FIELDS, _TILE_FIELDS = tl.constexpr(TABLE_FIELDS), tl.constexpr(TILE_FIELDS)
 
@@ -90,21 +90,17 @@ def _pooled(
 def embedding_all_to_all_kernel(
     tables,  # descriptors of this rank's tables, TABLE_FIELDS each
     samples,  # first sample of each rank, and the total at the end
-    outputs,  # address of each rank's output, 0 where stores do not reach
+    outputs,  # address of each rank's output
     flags,  # address of each rank's flags
     own_flags,
     counters,  # per rank and slice, zeros
     epochs,  # the number of this execution
-    outbox,  # address of what other nodes are sent: [rank, sample, local column]
-    queue,
-    tail,
     trouble,  # [1 + position of an index out of range, 1 on a timeout]
     rank,
     num_ranks,
     num_tables,  # of this rank
     most_samples,  # of any rank
     width,  # columns of an output
-    local_width,  # columns of this rank's tables
     slice_samples,  # a multiple of ``bags``
     max_polls,
     bags: tl.constexpr,  # samples of an item, whose rows are under way together
@@ -158,13 +154,8 @@ def embedding_all_to_all_kernel(
             lane = tl.arange(0, block)
             dim = tl.multiple_of(tl.load(table + 5), vector)
             column = tl.multiple_of(tl.load(table + 6), vector)
-            base = tl.load(outputs + target)
-            there = tl.cast(sample, tl.int64) * width + column
-            before = tl.multiple_of(tl.load(table + 7), vector)  # columns of earlier local tables
-            here = (tl.cast(target, tl.int64) * most_samples + sample) * local_width + before
-            far = base == 0
-            out = _pointer(tl.where(far, outbox, base), tl.float32)
-            place = tl.where(far, here, there)
+            out = _pointer(tl.load(outputs + target), tl.float32)
+            place = tl.cast(sample, tl.int64) * width + column
             tl.store(
                 out + (tl.multiple_of(place, vector)[:, None] + lane[None, :]),
                 total,
@@ -176,8 +167,7 @@ def embedding_all_to_all_kernel(
             left = tl.minimum(slice_samples, most_samples - part * slice_samples)
             members = (left + bags - 1) // bags * num_tables
             if completes(counters + target * slices + part, members, hip):
-                index = part * num_ranks + rank
-                publish(outputs, flags, target, index, part, epoch, queue, tail, hip)
+                raise_flag(flags, target, part * num_ranks + rank, epoch)
 
 
 @triton.jit
@@ -264,9 +254,6 @@ def gemm_all_to_all_kernel(
     own_flags,
     counters,  # per rank and slice
     epochs,
-    outbox,  # rows x columns, as ``a`` has them
-    queue,
-    tail,
     trouble,
     rank,
     num_ranks,
@@ -323,18 +310,15 @@ def gemm_all_to_all_kernel(
                     other=0.0,
                 )
                 total = tl.dot(x, y, total)
-            base = tl.load(outputs + target)
-            far = base == 0
-            out = _pointer(tl.where(far, outbox, base), element)
-            place = tl.where(far, row, tl.load(tile + 4)) * width
+            out = _pointer(tl.load(outputs + target), element)
+            place = tl.load(tile + 4) * width
             known = (m[:, None] < rows) & (n[None, :] < columns)
             to = out + (place + m[:, None] * width + n[None, :])
             tl.store(to, total.to(element), mask=known)
             part = tl.load(tile + 5).to(tl.int32)
             members = tl.load(tile + 6).to(tl.int32) * across
             if completes(counters + target * slices + part, members, hip):
-                index = part * num_ranks + rank
-                publish(outputs, flags, target, index, part, epoch, queue, tail, hip)
+                raise_flag(flags, target, part * num_ranks + rank, epoch)
 
 
 @triton.jit

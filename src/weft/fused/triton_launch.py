@@ -2,26 +2,27 @@
 
 An operator owns what persists between executions: outputs and flags that every rank has, counters,
 and the number of the execution (epoch) in device memory, which each launch increments on its
-stream. The epoch on the host follows it for proxies of other nodes.
+stream.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
+import torch.distributed as dist
 import triton
 import triton.language as tl
 
 from weft.errors import RunTimeoutError, UsageError
 from weft.fused import triton_kernels as kernels
-from weft.fused.torch_proxy import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from torch.distributed import ProcessGroup
 
@@ -37,7 +38,7 @@ _MOST_BAGS = 64  # of an item
 
 @dataclass(frozen=True, slots=True)
 class SymmetricTensor:
-    """A buffer that every rank has: the own one, and the address of each (0: not reachable)."""
+    """A buffer that every rank has: the own one, and the address of each."""
 
     mine: torch.Tensor
     addresses: torch.Tensor  # int64 on the device
@@ -60,9 +61,6 @@ class SymmetricMemory(Protocol):
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
         """Return zeros that every rank can store into. Collective."""
-
-    def largest(self, seconds: Sequence[float]) -> list[float]:
-        """Return the element-wise maximum over all ranks. Collective."""
 
 
 class TorchSymmetricMemory:
@@ -101,14 +99,35 @@ class TorchSymmetricMemory:
         torch.cuda.synchronize(self.device)
         return SymmetricTensor(mine, addresses)
 
-    def largest(self, seconds: Sequence[float]) -> list[float]:
-        """Return the element-wise maximum over all ranks."""
-        from torch.distributed import ReduceOp, all_reduce
 
-        values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
-        all_reduce(values, ReduceOp.MAX, group=self.group)
-        found: list[float] = values.tolist()
-        return found
+class SharedFileMemory:
+    """Symmetric memory of CPU processes: files of ``folder`` that all ranks of the job map.
+
+    Stands in for that of GPUs. Triton's interpreter stores to addresses of this process, so kernels
+    that write into the memory of other ranks run on it as they do on GPUs, for tests and for
+    ``weft gpu-check`` without a GPU.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, folder: Path, rank: int, num_ranks: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.rank, self.num_ranks = folder, rank, num_ranks
+        self._maps: list[list[np.memmap[tuple[int], np.dtype[np.uint8]]]] = []
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
+        """Return zeros that every rank maps."""
+        size = max(int(np.prod(shape)) * dtype.itemsize, 1)
+        maps = []
+        for rank in range(self.num_ranks):
+            path = self.folder / f"{len(self._maps)}-{rank}"
+            with path.open("ab") as file:
+                file.truncate(size)
+            maps.append(np.memmap(path, dtype=np.uint8, mode="r+", shape=(size,)))
+        self._maps.append(maps)  # as long as their addresses are used
+        mine = torch.from_numpy(np.asarray(maps[self.rank])).view(dtype).view(*shape)
+        dist.barrier()
+        return SymmetricTensor(mine, torch.tensor([each.ctypes.data for each in maps]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +147,6 @@ class LaunchConfig:
     def options(self) -> dict[str, Any]:
         """Return the options of a launch; sums are not fused, as on the CPU."""
         return {"num_warps": self.num_warps, "enable_fp_fusion": False}
-
-
-Config = TypeVar("Config", bound=LaunchConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,77 +199,48 @@ GEMM_CONFIGS = (
 )
 
 
-def autotune(
-    configs: Sequence[Config],
-    run: Callable[[Config], None],
-    memory: SymmetricMemory,
-    time: Callable[[Callable[[], None]], float],
-) -> Config:
-    """Return the configuration that is fastest on the slowest rank.
-
-    Kernels that wait for other ranks cannot be tuned by each rank alone: every rank runs every
-    configuration equally often, and all choose by the same times. Collective.
-    """
-    seconds = []
-    for config in configs:
-        run(config)  # compiles it, and warms up
-        seconds.append(time(partial(run, config)))
-    slowest = memory.largest(seconds)
-    return configs[slowest.index(min(slowest))]
-
-
-@dataclass
-class Epochs:
-    """The number of the current execution, on the device and on the host."""
-
-    device: torch.device
-    first: int = 0
-    host: int = field(init=False)
-    on_device: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.host = self.first
-        self.on_device = torch.full((1,), self.first, dtype=torch.int32, device=self.device)
-
-    def advance(self) -> None:
-        """Begin an execution: flags of earlier ones are behind from here on."""
-        self.on_device += 1  # wraps, as flags and their comparison do
-        self.host = (self.host + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
-
-
 class FusedOperator:
     """What the fused operators share: flags, counters, epochs, and how they wait."""
 
     def __init__(
-        self, memory: SymmetricMemory, num_flags: int, num_counters: int, *, epoch: int, queue: int
+        self, memory: SymmetricMemory, num_flags: int, num_counters: int, *, epoch: int
     ) -> None:
         self.memory, self.device = memory, memory.device
         self.num_ranks, self.rank = memory.num_ranks, memory.rank
         self.flags = memory.allocate((max(num_flags, 1),), torch.int32)
         self.flags.mine.fill_(epoch)
-        self.epochs = Epochs(self.device, epoch)
+        self.epoch = torch.full((1,), epoch, dtype=torch.int32, device=self.device)
         self.counters = torch.zeros(max(num_counters, 1), dtype=torch.int32, device=self.device)
         self.trouble = torch.zeros(2, dtype=torch.int64, device=self.device)
-        self.outbox = Outbox(queue, self.device)
         self.hip = self.device.type == "cuda" and torch.version.hip is not None
         self.peers = triton.next_power_of_2(self.num_ranks)
 
     def begin(self) -> None:
-        """Prepare the next launch on the current stream."""
-        self.epochs.advance()
-        self.outbox.tail.zero_()
+        """Prepare the next launch on the current stream: flags of earlier ones are behind."""
+        self.epoch += 1  # wraps at the end of int32, as flags and their comparison do
 
     def wait(self, first: int, count: int, max_polls: int = MAX_POLLS) -> None:
         """Block the stream until some of this rank's flags are raised in this epoch."""
         if count:
             kernels.wait_kernel[(1,)](
                 self.flags.mine[first:],
-                self.epochs.on_device,
+                self.epoch,
                 self.trouble,
                 count,
                 max_polls,
                 block=triton.next_power_of_2(count),
             )
+
+    def finish_slice(
+        self, number: int, senders: Sequence[int], *, max_polls: int = MAX_POLLS
+    ) -> None:
+        """Block the stream until slice ``number`` of every sender has arrived."""
+        first = number * self.num_ranks
+        if len(senders) == self.num_ranks:
+            self.wait(first, self.num_ranks, max_polls)
+        else:
+            for sender in senders:
+                self.wait(first + sender, 1, max_polls)
 
     def check(self) -> None:
         """Raise what the kernels reported. Waits for them."""
@@ -304,13 +291,11 @@ class EmbeddingAllToAllOperator(FusedOperator):
             (self.num_slices + 1) * ranks,
             self.num_slices * ranks,
             epoch=epoch,
-            queue=self.num_slices * ranks,
         )
         self.outputs = memory.allocate((self.most, width), torch.float32)
         starts = torch.tensor([0, *self.samples]).cumsum(0)
         self._starts = starts.to(self.device)
         self._none = torch.zeros(1, 16, dtype=torch.float32, device=self.device)
-        self.leaving = torch.zeros(1, dtype=torch.float32, device=self.device)
 
     @property
     def output(self) -> torch.Tensor:
@@ -329,13 +314,8 @@ class EmbeddingAllToAllOperator(FusedOperator):
         self.begin()
         dims = [table.rows.shape[1] for table in tables]
         config = config or embedding_configs(max(dims, default=1))[0]
-        local = sum(dims)
         if self.slice_samples % config.bags:
             raise UsageError(f"bags: {config.bags} does not divide {self.slice_samples}.")
-        if tables and bool((self.outputs.addresses == 0).any()):
-            shape = self.num_ranks, self.most, local
-            if self.leaving.shape != shape:
-                self.leaving = torch.zeros(shape, dtype=torch.float32, device=self.device)
         block = triton.next_power_of_2(max(dims, default=1))
         kernels.embedding_all_to_all_kernel[(config.programs(self.device),)](
             self._descriptors(tables),
@@ -344,23 +324,19 @@ class EmbeddingAllToAllOperator(FusedOperator):
             self.flags.addresses,
             self.flags.mine,
             self.counters,
-            self.epochs.on_device,
-            self.leaving.data_ptr(),
-            self.outbox.queue,
-            self.outbox.tail,
+            self.epoch,
             self.trouble,
             self.rank,
             self.num_ranks,
             len(tables),
             self.most,
             self.width,
-            local,
             self.slice_samples,
             max_polls,
             bags=config.bags,
             unroll=config.unroll,
             block=block,
-            vector=_vector(*dims, *(table.column for table in tables), self.width, local),
+            vector=_vector(*dims, *(table.column for table in tables), self.width),
             peers=self.peers,
             element=ELEMENTS[tables[0].rows.dtype] if tables else tl.float32,
             exact=all(dim == block for dim in dims),
@@ -371,31 +347,14 @@ class EmbeddingAllToAllOperator(FusedOperator):
             **config.options(),
         )
 
-    def finish_slice(
-        self, number: int, senders: Sequence[int], *, max_polls: int = MAX_POLLS
-    ) -> None:
-        """Block the stream until a slice of the output is complete."""
-        first = number * self.num_ranks
-        if len(senders) == self.num_ranks:
-            self.wait(first, self.num_ranks, max_polls)
-        else:
-            for sender in senders:
-                self.wait(first + sender, 1, max_polls)
-
-    def slice_rows(self, number: int) -> slice:
-        """Return the rows of a slice of this rank's output."""
-        last = min((number + 1) * self.slice_samples, self.samples[self.rank])
-        return slice(number * self.slice_samples, last)
-
     def _descriptors(self, tables: Sequence[TableRows]) -> torch.Tensor:
-        rows, before = [], 0
+        rows = []
         for table in tables:
             count, dim = table.rows.shape
             held = table.rows if count else self._none  # row 0 is read, and dropped
             factors = 0 if table.factors is None else table.factors.data_ptr()
             addresses = held.data_ptr(), table.indices.data_ptr(), table.offsets.data_ptr()
-            rows.append([*addresses, factors, count, dim, table.column, before])
-            before += dim
+            rows.append([*addresses, factors, count, dim, table.column])
         found = torch.tensor(rows or [[0] * kernels.TABLE_FIELDS], dtype=torch.int64)
         return found.to(self.device, non_blocking=True)
 
@@ -415,7 +374,7 @@ class GemvAllReduceOperator(FusedOperator):
         self.tokens, self.features, self.config = tokens, features, config
         self.part_rows = ceil(tokens * features / memory.num_ranks)
         self.blocks = ceil(self.part_rows / config.block_rows)
-        super().__init__(memory, 2 * self.blocks * memory.num_ranks, 0, epoch=epoch, queue=1)
+        super().__init__(memory, 2 * self.blocks * memory.num_ranks, 0, epoch=epoch)
         self.slots = memory.allocate((memory.num_ranks, self.part_rows), torch.float32)
         self.results = memory.allocate((tokens, features), torch.float32)
 
@@ -438,7 +397,7 @@ class GemvAllReduceOperator(FusedOperator):
             self.flags.addresses,
             self.slots.mine,
             self.flags.mine,
-            self.epochs.on_device,
+            self.epoch,
             self.trouble,
             self.rank,
             self.num_ranks,
@@ -487,11 +446,8 @@ class GemmAllToAllOperator(FusedOperator):
     ) -> None:
         self.columns, self.num_slices, self.dtype = columns, slices, dtype
         ranks = memory.num_ranks
-        super().__init__(
-            memory, (slices + 1) * ranks, slices * ranks, epoch=epoch, queue=slices * ranks
-        )
+        super().__init__(memory, (slices + 1) * ranks, slices * ranks, epoch=epoch)
         self.outputs = memory.allocate((rows, columns), dtype)
-        self.leaving = torch.zeros(1, columns, dtype=dtype, device=self.device)
 
     def launch(
         self,
@@ -507,9 +463,6 @@ class GemmAllToAllOperator(FusedOperator):
         How many slices arrive at a target follows from its segments (``slices_of``).
         """
         self.begin()
-        if bool((self.outputs.addresses == 0).any()) and len(self.leaving) != len(a):
-            shape = len(a), self.columns
-            self.leaving = torch.zeros(shape, dtype=self.dtype, device=self.device)
         tiles = torch.tensor(
             list(self._bands(segments, config.block_m)) or [[0] * kernels.TILE_FIELDS],
             dtype=torch.int64,
@@ -524,10 +477,7 @@ class GemmAllToAllOperator(FusedOperator):
             self.flags.addresses,
             self.flags.mine,
             self.counters,
-            self.epochs.on_device,
-            self.leaving.data_ptr(),
-            self.outbox.queue,
-            self.outbox.tail,
+            self.epoch,
             self.trouble,
             self.rank,
             self.num_ranks,
@@ -556,11 +506,7 @@ class GemmAllToAllOperator(FusedOperator):
         """Block the stream until so many slices of every rank have arrived; return the rows."""
         for part in range(self.num_slices):
             senders = [rank for rank, count in enumerate(slices) if part < count]
-            if len(senders) == self.num_ranks:
-                self.wait(part * self.num_ranks, self.num_ranks, max_polls)
-            else:
-                for sender in senders:
-                    self.wait(part * self.num_ranks + sender, 1, max_polls)
+            self.finish_slice(part, senders, max_polls=max_polls)
         return self.outputs.mine
 
     def _bands(self, segments: Sequence[RowSegment], block_m: int) -> Iterator[list[int]]:

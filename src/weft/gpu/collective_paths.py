@@ -1,9 +1,9 @@
-"""Proof of path: how collectives really ran, read from NCCL's log or from names in a trace.
+"""Proof of path: how collectives really ran, read from NCCL's log.
 
 Copy-engine collectives fall back to kernels without a word: a buffer that is not registered, ranks
 on two nodes or an older driver are enough. The log (``NCCL_DEBUG=INFO``,
 ``NCCL_DEBUG_SUBSYS=TUNING``) has one line for each collective of rank 0, with the bytes of one
-rank's part; in a trace, copy engines show as memcpys and kernels by their names.
+rank's part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 # Names of functions in the log, as weft names collectives.
 _FUNCTIONS = {
@@ -51,14 +51,13 @@ _VERSION = re.compile(r"(?:NCCL|RCCL) version (\d+\.\d+\.\d+)")
 class CollectivePath:
     """How one collective ran: ``copy-engine``, ``symmetric``, ``nvls``, ``ring``, ``tree`` ...
 
-    ``ctas`` is None where the source does not say, 0 for copy engines. ``detail`` is what the
-    source names: a kernel, a protocol.
+    ``ctas`` is 0 for copy engines. ``detail`` is a kernel or a protocol.
     """
 
     collective: str
-    nbytes: int  # of one rank's part for all_gather, reduce_scatter and all_to_all; 0: not told
+    nbytes: int  # of one rank's part for all_gather, reduce_scatter and all_to_all; 0: unknown
     path: str
-    ctas: int | None
+    ctas: int
     detail: str = ""
 
     def total(self, num_ranks: int) -> int:
@@ -66,8 +65,7 @@ class CollectivePath:
         return self.nbytes * (num_ranks if self.collective in _BY_PART else 1)
 
     def __str__(self) -> str:
-        units = "" if self.ctas is None else f", {self.ctas} CTAs"
-        return f"{self.path}{units}{f' ({self.detail})' if self.detail else ''}"
+        return f"{self.path}, {self.ctas} CTAs{f' ({self.detail})' if self.detail else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +106,6 @@ def _path_in(line: str) -> CollectivePath | None:
     return None
 
 
-# Names of kernels and copies as profilers show them: ncclSymkDevKernel_AllGather_STMC,
-# ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_AllReduce_RING_LL_Sum_float (before 2.19).
-_SYMMETRIC_KERNEL = re.compile(rf"ncclSymk?DevKernel_({_NAMES})")
-_KERNEL = re.compile(
-    rf"(?:nccl|rccl)(?:Dev)?Kernel_({_NAMES})_(?:\w+?_)??(RING|TREE|NVLS_TREE|NVLS|PAT|COLLNET\w*?)_"
-)
-_ANY_KERNEL = re.compile(r"(?:nccl|rccl)\w*Kernel_(\w+)")
-# Between devices. A DtoD copy may be inside one device, so it proves nothing.
-_PEER_COPY = re.compile(r"Memcpy PtoP|CopyPeerToPeer|MEMORY_COPY_PEER_TO_PEER")
-
-
-def path_of_name(name: str) -> CollectivePath | None:
-    """Return how a kernel or a copy of a trace carries out a collective, None where it does not.
-
-    A copy between devices is copy-engine traffic; which collective it belongs to, its name does not
-    say.
-    """
-    if _PEER_COPY.search(name):
-        return CollectivePath("", 0, "copy-engine", 0, name)
-    if found := _SYMMETRIC_KERNEL.search(name):
-        return CollectivePath(_FUNCTIONS[found[1]], 0, "symmetric", None, name)
-    if found := _KERNEL.search(name):
-        kind, algorithm = _FUNCTIONS[found[1]], found[2]
-        return CollectivePath(kind, 0, _ALGORITHMS.get(algorithm, algorithm.lower()), None, name)
-    if found := _ANY_KERNEL.search(name):
-        kind = _FUNCTIONS.get(found[1].partition("_")[0], "")
-        return CollectivePath(kind, 0, "kernel", None, name)
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class PathVerdict:
     """Whether a planned path was taken. ``taken`` is empty where nothing was seen of it."""
@@ -165,16 +133,11 @@ def judge(
     planned: str, collective: str, nbytes: int, num_ranks: int, paths: Iterable[CollectivePath]
 ) -> PathVerdict:
     """Compare the planned path of a collective with those of a log."""
-    return PathVerdict(planned, tuple(_taken(collective, nbytes, num_ranks, paths)))
-
-
-def _taken(
-    collective: str, nbytes: int, num_ranks: int, paths: Iterable[CollectivePath]
-) -> Iterator[str]:
-    """Yield the distinct paths of a collective; sizes agree up to the padding of shards."""
-    seen = set()
-    for each in paths:
-        alike = abs(each.total(num_ranks) - nbytes) <= 0.02 * nbytes
-        if each.collective == collective and alike and str(each) not in seen:
-            seen.add(str(each))
-            yield str(each)
+    taken = dict.fromkeys(  # distinct, in the order of the log
+        str(each)
+        for each in paths
+        if each.collective == collective
+        # Shards are padded, so sizes agree within a few percent only.
+        and abs(each.total(num_ranks) - nbytes) <= 0.02 * nbytes
+    )
+    return PathVerdict(planned, tuple(taken))

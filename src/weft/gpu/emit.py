@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from weft.errors import UnknownNameError, nearest
 from weft.gpu.knobs import NCCL_NAMES, SEPARATE_REDUCTIONS, Door, Knob, KnobExecution
-from weft.gpu.tuner_file import TunerRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -205,7 +204,11 @@ def _inductor(planned: PlannedKnobs) -> Iterator[str]:
 
 
 def _nccl_tuner(planned: PlannedKnobs) -> Iterator[str]:
-    """Rows for what a tuner decides: the algorithm and the channels of one collective."""
+    """Rows for what a tuner decides: the algorithm and the channels of one collective.
+
+    Fields as in ``plugins/tuner/example`` of NCCL (``ext-tuner/example`` before 2.28): collective,
+    min and max bytes, algorithm, protocol, channels, nodes, ranks, pipe ops, registered; -1: any.
+    """
     yield "# NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=this file"
     for each in planned.collectives:
         knobs = {knob.name: knob.value for knob in each.execution.knobs}
@@ -219,8 +222,7 @@ def _nccl_tuner(planned: PlannedKnobs) -> Iterator[str]:
             yield f"# {each}: tuners are not asked about {each.collective}"
             continue
         yield f"# {each}"
-        row = TunerRow(name, each.nbytes, each.nbytes, algorithm, "simple", channels)
-        yield row.as_line()
+        yield f"{name},{each.nbytes},{each.nbytes},{algorithm},simple,{channels},-1,-1,-1,-1"
         left = [n for n in knobs if n not in ("config.max_ctas", "config.min_ctas", "NCCL_ALGO")]
         if left:
             yield f"# {each}: {', '.join(left)} not by a tuner"

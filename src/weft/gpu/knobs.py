@@ -77,6 +77,13 @@ _ZERO_CTA_KNOBS = (
     Knob("torch", "torch.distributed._symmetric_memory.set_backend", "NCCL"),
     Knob("fsdp2", "set_symm_mem_for_comm", "NCCL"),
 )
+_LOW_CONTENTION_KNOBS = (
+    Knob("inductor", "aten_distributed_optimizations.enable_low_contention_collectives", True),
+)
+_CTA_KNOBS = (
+    Knob("communicator", "config.max_ctas", "{units}", env="NCCL_MAX_CTAS"),
+    Knob("communicator", "config.min_ctas", 1, env="NCCL_MIN_CTAS"),
+)
 # Reductions of the same shards go to a communicator of their own, which keeps its kernels.
 SEPARATE_REDUCTIONS = Knob("fsdp2", "set_separate_reduce_scatter_group", True)
 
@@ -147,13 +154,7 @@ ENGINES: tuple[GpuEngine, ...] = (
     GpuEngine(
         "low-contention collectives of torch",
         "engines",
-        (
-            Knob(
-                "inductor",
-                "aten_distributed_optimizations.enable_low_contention_collectives",
-                True,
-            ),
-        ),
+        _LOW_CONTENTION_KNOBS,
         {"torch": "2.13"},
         "torch/_inductor/fx_passes/low_contention_collectives.py of torch 2.13",
         vendors=("NVIDIA", "AMD"),
@@ -167,13 +168,7 @@ ENGINES: tuple[GpuEngine, ...] = (
     GpuEngine(
         "low-contention collectives of torch, sums by a kernel",
         "engines",
-        (
-            Knob(
-                "inductor",
-                "aten_distributed_optimizations.enable_low_contention_collectives",
-                True,
-            ),
-        ),
+        _LOW_CONTENTION_KNOBS,
         {"torch": "2.13"},
         "torch/_inductor/fx_passes/low_contention_collectives.py of torch 2.13",
         vendors=("AMD",),
@@ -187,10 +182,7 @@ ENGINES: tuple[GpuEngine, ...] = (
     GpuEngine(
         "CTAs of an NCCL communicator",
         "units",
-        (
-            Knob("communicator", "config.max_ctas", "{units}", env="NCCL_MAX_CTAS"),
-            Knob("communicator", "config.min_ctas", 1, env="NCCL_MIN_CTAS"),
-        ),
+        _CTA_KNOBS,
         {"nccl": "2.17", "torch": "2.1"},
         "ncclConfig_t.maxCTAs, NCCL user guide",
         vendors=("NVIDIA",),
@@ -198,10 +190,7 @@ ENGINES: tuple[GpuEngine, ...] = (
     GpuEngine(
         "CTAs of an RCCL communicator",
         "units",
-        (
-            Knob("communicator", "config.max_ctas", "{units}", env="NCCL_MAX_CTAS"),
-            Knob("communicator", "config.min_ctas", 1, env="NCCL_MIN_CTAS"),
-        ),
+        _CTA_KNOBS,
         {"rocm": "6.0", "torch": "2.1"},
         "RCCL environment variables: NCCL_MAX_CTAS overrides maxCTAs of ncclConfig_t",
         vendors=("AMD",),
@@ -334,7 +323,7 @@ class KnobExecution:
 
     @property
     def path(self) -> str:
-        """The path that a log or a trace must show, "" where any will do."""
+        """The path that a log must show, "" where any will do."""
         return next((engine.by_path for engine in self.engines if engine.by_path), "")
 
     @property

@@ -38,7 +38,7 @@ class Planned:
         ``exact``: ops are timed on this machine if it was calibrated; otherwise cost models price
         them.
         """
-        from weft.calibration.torch_op_cache import stored_times
+        from weft.calibration.torch_op_times import stored_times
         from weft.local_runs.torch_planned_steps import captured
 
         step = captured(model)

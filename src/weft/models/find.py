@@ -1,7 +1,5 @@
 """A workload by what a user calls it: a name, a file, or a function of torch code."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys
@@ -67,7 +65,9 @@ def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> StepGraph:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+        raise FormatError(
+            f"cannot read {path}: {error.strerror}", "Name a workload, or a file that is there."
+        ) from error
     workload = StepGraph.from_json(text)
     if workload.num_ranks != num_ranks:
         raise UsageError(

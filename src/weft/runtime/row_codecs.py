@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from weft._core import FrameStatus
 from weft.compress import Codec, codec_of
+from weft.compress.codec_registry import Native
 from weft.compress.frame import Octets
-from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.schedule import CommandKind, CommandTable, Decode, Encode
 

@@ -24,7 +24,7 @@ from weft.torch.backend.group_functions import (
 from weft.torch.backend.process_group import WeftProcessGroup, register
 from weft.torch.embedding.embedding_bags import EmbeddingBags
 from weft.torch.embedding.embedding_module import EmbeddingAllToAll
-from weft.torch.embedding.row_optimizers import SGD, RowwiseAdagrad
+from weft.torch.embedding.row_gradients import SGD, RowwiseAdagrad
 from weft.torch.embedding.table_storage import quantize_rows
 from weft.torch.linear.expert_combine import ExpertCombine
 from weft.torch.linear.parallel_linear import AllGatherLinear, GemvAllReduce, LinearReduceScatter

@@ -64,7 +64,7 @@ def _memory(job: CheckJob) -> SymmetricMemory:
         from weft.fused.triton_launch import TorchSymmetricMemory
 
         return TorchSymmetricMemory(None, job.device.device)
-    from weft.fused.torch_shared_memory import SharedFileMemory
+    from weft.fused.triton_launch import SharedFileMemory
 
     made = [tempfile.mkdtemp() if job.rank == 0 else None]
     dist.broadcast_object_list(made)

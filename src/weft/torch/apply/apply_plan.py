@@ -16,9 +16,8 @@ from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
 from weft.runtime import Engines
 from weft.step import StepGraph
-from weft.torch.apply.applied import Applied
-from weft.torch.apply.apply_report import as_text, rows_of
-from weft.torch.apply.collective_routes import GroupRoutes
+from weft.torch.apply.applied import Applied, merged_rows
+from weft.torch.apply.collective_routes import CollectiveRoute, GroupRoutes
 from weft.torch.apply.gpu_job import CudaJob, GpuJob
 from weft.torch.apply.gpu_plan import AppliedOnGpus
 from weft.torch.apply.module_swaps import ModuleSwap, bucket_of, check_buckets, fuse, is_fused
@@ -121,16 +120,32 @@ class AppliedOnCores(Applied):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per collective: what was planned, how it was executed, and how often."""
-        found = [
-            row
+        return [
+            {"step": self.state, **row}
             for group, routes in zip(self._groups, self._routes, strict=True)
-            for row in rows_of(group, routes, fused=bool(self._swaps))
+            for row in merged_rows(self._row(group, route) for route in routes.routes())
         ]
-        return [{"step": self.state, **row} for row in found]
 
-    def report(self) -> str:
-        """Return the rows as a text table, after the durations of steps."""
-        return as_text(self.plan, self._watch, self.rows())
+    def _row(self, group: GroupBase, route: CollectiveRoute) -> dict[str, Any]:
+        choice = route.choice
+        if choice is not None and is_fused(choice) and self._swaps:
+            path = "fused: EmbeddingAllToAll"
+        elif route.backend == "gloo":
+            path = "gloo"
+        elif isinstance(group.channel, MultiHostChannel):
+            path = f"weft: {group.channel.paths().get(route.kind, 'gloo between hosts')}"
+        else:
+            used = route.algorithm or group.channel.world.algorithm_of(route.kind, route.nbytes)
+            path = f"weft: {used}"
+        return {
+            "collective": route.kind,
+            "nbytes": route.nbytes,
+            "planned": "nothing" if choice is None else choice.strategy.name,
+            "path": path,
+            "why": "not in the plan: default algorithm" if choice is None else choice.why,
+            "by_plan": route.by_plan,
+            "by_default": route.by_default,
+        }
 
     def remove(self) -> None:
         """Restore the groups; fused modules stay in the model."""

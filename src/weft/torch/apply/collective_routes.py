@@ -120,19 +120,12 @@ class GroupRoutes:
 
     def _find(self, kind: str, nbytes: int) -> CollectiveRoute:
         """Return the route of this occurrence; further ones start again at the first."""
-        planned = self._planned.get((kind, nbytes))
-        if not planned:
-            return self._unlisted(kind, nbytes)
-        turn = self._turn[kind, nbytes]
-        self._turn[kind, nbytes] = turn + 1
-        return planned[turn % len(planned)]
-
-    def _unlisted(self, kind: str, nbytes: int) -> CollectiveRoute:
-        """Return the route of a size that is not in the plan: a DDP bucket, or another call.
-
-        A plan that changes buckets has the sizes from before the change.
-        """
+        if planned := self._planned.get((kind, nbytes)):
+            turn = self._turn[kind, nbytes]
+            self._turn[kind, nbytes] = turn + 1
+            return planned[turn % len(planned)]
         if (kind, nbytes) not in self._others:
+            # A plan that changes DDP's buckets has the sizes from before the change.
             like = next(
                 (r for r in self._bucketed if r.kind == kind), CollectiveRoute(kind, nbytes, None)
             )

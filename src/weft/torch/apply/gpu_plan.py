@@ -23,12 +23,11 @@ from weft.errors import PlanError
 from weft.gpu.collective_paths import PathVerdict, judge, read_nccl_log
 from weft.hardware.software_stack import SoftwareStack
 from weft.planner.plan_knobs import plan_knobs
-from weft.torch.apply.applied import Applied
+from weft.torch.apply.applied import Applied, merged_rows
 from weft.torch.apply.gpu_routes import GpuRoutes, PlannedAllGather, PlannedReduceScatter
 from weft.torch.apply.module_swaps import bucket_of
 from weft.torch.apply.step_watch import WARM, PlanWarning, StepWatch
 from weft.torch.backend.group_base import GroupBase
-from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from weft.torch.apply.gpu_job import GpuJob
     from weft.torch.apply.gpu_routes import GpuRoute
     from weft.torch.backend.c10d import ProcessGroup
-
-_TITLES = ("collective", "size", "planned", "path", "by plan", "by default", "why")
 
 
 class AppliedOnGpus(Applied):
@@ -69,7 +66,8 @@ class AppliedOnGpus(Applied):
         self._marks: list[Any] = []
         self._steps = 0
         self._by_ranks: dict[tuple[int, ...], GpuRoutes] = {}
-        self._modules: list[tuple[Any, list[tuple[Any, Any, Any]]]] = []
+        # Parameter groups of FSDP2, with the collectives that they had.
+        self._sharded: list[tuple[Any, Any, Any]] = []
         self._weft_groups: list[GroupBase] = []
         self._take_groups(groups)
         self._take_modules(model)
@@ -118,9 +116,7 @@ class AppliedOnGpus(Applied):
         Every rank passes what it has seen; NCCL writes the lines on rank 0 of a communicator. So
         all ranks judge by what any of them saw.
         """
-        told: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(told, list(paths))
-        seen = [path for of_rank in told for path in of_rank]
+        seen = [path for of_rank in _of_all_ranks(list(paths)) for path in of_rank]
         for ranks, routes in self._by_ranks.items():
             for route in routes.planned:
                 if route.path and route.planned is not None:
@@ -137,15 +133,8 @@ class AppliedOnGpus(Applied):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per planned collective: strategy, path, proof, and how often."""
-        alike: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for routes in self._by_ranks.values():
-            for route in routes.routes():
-                row = self._row(route)
-                key = tuple(row[name] for name in ("collective", "nbytes", "planned", "path"))
-                kept = alike.setdefault(key, {**row, "by_plan": 0, "by_default": 0})
-                kept["by_plan"] += route.by_plan
-                kept["by_default"] += route.by_default
-        return [{"step": self.state, **row} for row in alike.values()]
+        routes = [route for each in self._by_ranks.values() for route in each.routes()]
+        return [{"step": self.state, **row} for row in merged_rows(map(self._row, routes))]
 
     def _row(self, route: GpuRoute) -> dict[str, Any]:
         planned = route.planned
@@ -166,50 +155,23 @@ class AppliedOnGpus(Applied):
             "planned": "nothing" if planned is None else planned.strategy.name,
             "path": path,
             "why": "not in the plan" if route.choice is None else route.choice.why,
+            "by_plan": route.by_plan,
+            "by_default": route.by_default,
         }
 
-    def report(self) -> str:
-        """Return the durations of steps, then a line per collective."""
-        plan = self.plan
-        said = (
-            f"{plan.workload} on {plan.num_ranks} ranks of {plan.platform}, {self.knobs.stack}: "
-            f"planned {format_time(plan.planned)} a step ({format_time(plan.low)} to "
-            f"{format_time(plan.high)}), {format_time(plan.baseline)} by default"
-        )
-        lines = [said]
-        if self.withdrawn:
-            lines.append(f"gain withdrawn: {self.withdrawn}")
-        lines += [
-            f"measured: {format_time(v.seconds)} {'by default' if v.default else 'by plan'}"
-            for v in self._watch.verdicts[-2:]
-        ]
-        cells = [
-            (
-                row["collective"],
-                format_size(row["nbytes"]),
-                row["planned"],
-                row["path"],
-                str(row["by_plan"]),
-                str(row["by_default"]),
-                row["why"],
-            )
-            for row in self.rows()
-        ]
-        table = [_TITLES, *cells]
-        widths = [max(len(row[column]) for row in table) for column in range(len(_TITLES) - 1)]
-        for row in table:
-            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            lines.append("  ".join([*padded, row[-1]]).rstrip())
-        return "\n".join(lines)
+    def _where(self) -> str:
+        return f"{self.plan.platform}, {self.knobs.stack}"
+
+    def _remarks(self) -> list[str]:
+        return [f"gain withdrawn: {self.withdrawn}"] if self.withdrawn else []
 
     def remove(self) -> None:
         """Restore modules, groups and process settings; communicators stay until the job ends."""
         for routes in self._by_ranks.values():
             routes.default = True
-        for _, kept in self._modules:
-            for group, gathers, scatters in kept:
-                group._all_gather_comm = gathers  # noqa: SLF001 - FSDP2 has no getter
-                group._reduce_scatter_comm = scatters  # noqa: SLF001 - the same
+        for group, gathers, scatters in self._sharded:
+            group._all_gather_comm = gathers  # noqa: SLF001 - FSDP2 has no getter
+            group._reduce_scatter_comm = scatters  # noqa: SLF001 - the same
         for weft_group in self._weft_groups:
             weft_group.device_routes = None
         self._settings.undo()
@@ -226,16 +188,13 @@ class AppliedOnGpus(Applied):
         """Hand the collectives of FSDP2 modules to the routes of their shard group."""
         modules: list[Any] = [] if model is None else list(model.modules())
         for module in modules:
-            if not isinstance(module, FSDPModule):
-                continue
-            kept = []
-            for group in _param_groups(module):
+            for group in _param_groups(module) if isinstance(module, FSDPModule) else ():
                 ranks = dist.get_process_group_ranks(group.mesh_info.shard_process_group)
                 routes = self._routes_of(ranks)
-                kept.append((group, group._all_gather_comm, group._reduce_scatter_comm))  # noqa: SLF001
+                before = group, group._all_gather_comm, group._reduce_scatter_comm  # noqa: SLF001
+                self._sharded.append(before)
                 group._all_gather_comm = PlannedAllGather(routes)  # noqa: SLF001 - as set_custom_..
                 group._reduce_scatter_comm = PlannedReduceScatter(routes)  # noqa: SLF001
-            self._modules.append((module, kept))
 
     def _routes_of(self, ranks: Iterable[int]) -> GpuRoutes:
         key = tuple(ranks)
@@ -267,15 +226,14 @@ class AppliedOnGpus(Applied):
             name = pattern.replace("%h", os.uname().nodename).replace("%p", str(os.getpid()))
             with suppress(OSError):
                 lines = Path(name).read_text(errors="replace").splitlines()
-        if any(dist_told(bool(lines))):
+        if any(_of_all_ranks(bool(lines))):
             self.prove(read_nccl_log(lines).paths)
 
 
-def dist_told(mine: bool) -> list[bool]:  # noqa: FBT001 - one fact of each rank
-    """Return what every rank says."""
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, mine)
-    return told
+def _of_all_ranks(mine: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
 
 
 def _param_groups(module: Any) -> list[Any]:
@@ -289,9 +247,7 @@ def _param_groups(module: Any) -> list[Any]:
 
 def _checked(plan: Plan, machine: Platform, job: GpuJob) -> PlannedKnobs:
     """Raise unless this job, on all its ranks, can execute a plan; return its knobs."""
-    refusal = job.refusal()
-    stacks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(stacks, (refusal, dict(job.stack().versions)))
+    stacks = _of_all_ranks((job.refusal(), dict(job.stack().versions)))
     for rank, (why, _) in enumerate(stacks):
         if why:
             raise PlanError(

@@ -84,21 +84,17 @@ class GpuRoutes:
         planned: Iterable[tuple[Choice, PlannedCollective]],
     ) -> GpuRoutes:
         """Create the communicators of a group. Collective: every rank of it calls this."""
-        routes = []
+        routes: list[tuple[int, GpuRoute]] = []
+        made: dict[tuple[Any, ...], ProcessGroup] = {}
         for choice, each in planned:
-            times = max(1, len(choice.ops))
-            first = choice.ops[0] if choice.ops else choice.op or 0
+            if each.options and each.options not in made:
+                made[each.options] = job.communicator(ranks, each.options)
             routes += [
                 (op, GpuRoute(each.collective, each.nbytes, choice, each))
-                for op in (choice.ops or (first,) * times)
+                for op in choice.ops or (choice.op or 0,)
             ]
-        made: dict[tuple[Any, ...], ProcessGroup] = {}
-        for _, route in routes:
-            options = route.planned.options if route.planned is not None else ()
-            if options and options not in made:
-                made[options] = job.communicator(ranks, options)
-        ordered = [route for _, route in sorted(routes, key=lambda pair: pair[0])]
-        return cls(job, ordered, made)
+        routes.sort(key=lambda pair: pair[0])
+        return cls(job, [route for _, route in routes], made)
 
     def begin_step(self) -> None:
         """Reset the occurrence counters."""
@@ -128,13 +124,6 @@ class GpuRoutes:
             return None
         return self.communicators.get(route.planned.options)
 
-    def count(self, route: GpuRoute) -> None:
-        """Count an execution."""
-        if self.default:
-            route.by_default += 1
-        else:
-            route.by_plan += 1
-
     def issue(
         self, route: GpuRoute, output: torch.Tensor, group: ProcessGroup, call: Callable[..., Any]
     ) -> Any:
@@ -144,7 +133,10 @@ class GpuRoutes:
             group = group.device_group(output.device.type)  # not by its routes again
         if chosen is not None and route.needs_symmetric_memory:
             route.unregistered += not self.job.rendezvous(output, chosen)
-        self.count(route)
+        if self.default:
+            route.by_default += 1
+        else:
+            route.by_plan += 1
         work = call(group if chosen is None else chosen)
         if route.is_serial and not self.default:
             if work is not None:

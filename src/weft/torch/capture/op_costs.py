@@ -73,7 +73,7 @@ def cost_of(
     nbytes = _traffic(func, args, inputs, outputs, changed)
     shaped = _SHAPED.get(name)
     if shaped is not None:
-        family, shape, flops = shaped(args, inputs, outputs)
+        family, shape, flops = shaped(args, outputs)
         if family in _MULTIPLIES:  # by units for what is multiplied, whatever comes out
             first = args[_OPERAND.get(name, 0)].dtype
             dtype = _math_dtype(first, family) if as_gpu else dtype_name(first)
@@ -243,17 +243,8 @@ def _family(func: Any, name: str) -> str:
 
 _POINTWISE = frozenset(
     (
-        *(
-            "fill",
-            "zero",
-            "zeros",
-            "ones",
-            "full",
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "arange",
-        ),
+        *("fill", "zero", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"),
+        *("arange", "roll", "flip", "put", "where", "triu", "tril", "tril_indices"),
         *("new_zeros", "new_ones", "new_full", "scalar_tensor", "linspace", "eye", "one_hot"),
         *("native_dropout", "native_dropout_backward", "bernoulli", "normal", "uniform", "rand"),
         *("randn", "randint", "rand_like", "randn_like", "random", "exponential"),
@@ -261,21 +252,8 @@ _POINTWISE = frozenset(
         *("mse_loss", "mse_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward"),
         *("binary_cross_entropy_with_logits", "smooth_l1_loss", "smooth_l1_loss_backward"),
         *("gather", "scatter", "scatter_add", "index", "index_put", "index_select", "index_add"),
-        *(
-            "_index_put_impl",
-            "index_copy",
-            "index_fill",
-            "index_reduce",
-            "scatter_reduce",
-            "put",
-            "masked_fill",
-            "where",
-            "triu",
-            "tril",
-            "tril_indices",
-            "roll",
-            "flip",
-        ),
+        *("_index_put_impl", "index_copy", "index_fill", "index_reduce", "scatter_reduce"),
+        "masked_fill",
         *("select_backward", "slice_backward", "slice_scatter", "select_scatter", "repeat"),
         *("constant_pad_nd", "embedding_dense_backward", "_embedding_bag_dense_backward"),
         *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d"),
@@ -289,16 +267,8 @@ _POINTWISE = frozenset(
 _REDUCTIONS = frozenset(
     (
         *("sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "any"),
-        *(
-            "all",
-            "argmax",
-            "argmin",
-            "norm",
-            "linalg_vector_norm",
-            "cumsum",
-            "cumprod",
-            "logsumexp",
-        ),
+        *("all", "argmax", "argmin", "norm", "linalg_vector_norm", "cumsum", "cumprod"),
+        "logsumexp",
         *("_foreach_norm", "count_nonzero", "topk", "sort", "histc", "bincount", "logcumsumexp"),
     )
 )
@@ -320,15 +290,15 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> Shaped:
     return ("bmm", (batch, m, n, k), flops) if a.dim() > 2 else ("gemm", (m, n, k), flops)
 
 
-def _mm(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _mm(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     return _product(args[0], args[1])
 
 
-def _addmm(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _addmm(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     return _product(args[1], args[2])
 
 
-def _grouped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _grouped(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     """Read a product of groups of rows, each by a matrix of its own: experts of equal load.
 
     Which tensor has a side for groups tells which side of the product is split among them.
@@ -347,7 +317,7 @@ def _grouped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped
     return "bmm", (groups, m, n, k), 2.0 * groups * m * n * k
 
 
-def _mv(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _mv(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     m, k = (int(size) for size in args[0].shape)
     return "gemm", (m, 1, k), 2.0 * m * k
 
@@ -355,7 +325,7 @@ def _mv(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
 def _attention(family: str, first: int, flags: int = 3) -> Callable[..., Shaped]:
     """Read shapes from the query on; of what comes from ``flags`` on, the causal one may be set."""
 
-    def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    def shaped(args: Sequence[Any], _outputs: Tensors) -> Shaped:
         query, key, value = args[first : first + 3]
         batch, heads, queries, width = (int(size) for size in query.shape)
         # Heads of queries and values may be of two widths (MLA): one product is over each.
@@ -370,11 +340,11 @@ def _attention(family: str, first: int, flags: int = 3) -> Callable[..., Shaped]
     return shaped
 
 
-def _rows(family: str, place: int) -> Callable[..., Shaped]:
+def _rows(family: str) -> Callable[..., Shaped]:
     """Read rows and width of a tensor whose last side is taken together."""
 
-    def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
-        tensor = args[place]
+    def shaped(args: Sequence[Any], _outputs: Tensors) -> Shaped:
+        tensor = args[0]
         width = int(tensor.shape[-1]) if tensor.dim() else 1
         return family, (max(1, tensor.numel() // max(1, width)), max(1, width)), 0.0
 
@@ -384,7 +354,7 @@ def _rows(family: str, place: int) -> Callable[..., Shaped]:
 def _channels(family: str) -> Callable[..., Shaped]:
     """Read rows and width of a tensor that is taken together by channel."""
 
-    def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    def shaped(args: Sequence[Any], _outputs: Tensors) -> Shaped:
         tensor = args[0]
         rows = int(tensor.shape[1])
         return family, (rows, max(1, tensor.numel() // max(1, rows))), 0.0
@@ -392,31 +362,31 @@ def _channels(family: str) -> Callable[..., Shaped]:
     return shaped
 
 
-def _embedding(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _embedding(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     rows, dim = (int(size) for size in args[0].shape)
     return "embedding", (max(1, args[1].numel()), rows, dim, 1), 0.0
 
 
-def _bag(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
+def _bag(args: Sequence[Any], outputs: Tensors) -> Shaped:
     rows, dim = (int(size) for size in args[0].shape)
     bags = max(1, int(outputs[0].shape[0]))
     return "embedding", (bags, rows, dim, max(1, round(args[1].numel() / bags))), 0.0
 
 
-def _sparse_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _sparse_backward(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     """Return the cost of the gradients of looked-up rows, with the update of the rows."""
     bags, dim = (max(1, int(size)) for size in args[0].shape)
     pooling = max(1, round(args[1].numel() / bags))
     return "embedding-backward", (bags, int(args[6]), dim, pooling), 0.0
 
 
-def _convolution(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
+def _convolution(args: Sequence[Any], outputs: Tensors) -> Shaped:
     # A transposed one multiplies every element of its input by a filter, not of its output.
     multiplied = args[0] if args[6] is True else outputs[0]
     return "convolution", (), _filtered(multiplied, args[1])
 
 
-def _convolution_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+def _convolution_backward(args: Sequence[Any], _outputs: Tensors) -> Shaped:
     gradient, given, weight = args[:3]
     multiplied = given if args[7] is True else gradient
     wanted = sum(bool(each) for each in args[10][:2])  # gradients of the input and of the weight
@@ -452,15 +422,15 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
             *("cudnn_attention", "fused_attention_overrideable"),
         )
     },
-    "_softmax": _rows("softmax", 0),
-    "_log_softmax": _rows("softmax", 0),
-    "_safe_softmax": _rows("softmax", 0),
-    "_softmax_backward_data": _rows("softmax-backward", 0),
-    "_log_softmax_backward_data": _rows("softmax-backward", 0),
-    "native_layer_norm": _rows("norm", 0),
-    "_fused_rms_norm": _rows("norm", 0),
-    "native_layer_norm_backward": _rows("norm-backward", 0),
-    "_fused_rms_norm_backward": _rows("norm-backward", 0),
+    "_softmax": _rows("softmax"),
+    "_log_softmax": _rows("softmax"),
+    "_safe_softmax": _rows("softmax"),
+    "_softmax_backward_data": _rows("softmax-backward"),
+    "_log_softmax_backward_data": _rows("softmax-backward"),
+    "native_layer_norm": _rows("norm"),
+    "_fused_rms_norm": _rows("norm"),
+    "native_layer_norm_backward": _rows("norm-backward"),
+    "_fused_rms_norm_backward": _rows("norm-backward"),
     "native_batch_norm": _channels("norm"),
     "_native_batch_norm_legit": _channels("norm"),
     "_native_batch_norm_legit_functional": _channels("norm"),

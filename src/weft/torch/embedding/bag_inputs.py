@@ -1,4 +1,4 @@
-"""Bags of indices in the forms that a user may pass, converted to one flat form."""
+"""Bags of indices in the forms that a user may pass, converted to one flat form and exchanged."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,9 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.errors import UsageError
+from weft.errors import DisagreeError, UsageError
+from weft.fused import Sharding, TableShard
+from weft.torch.backend.channel import Channel
 
 _INTEGERS = (torch.int64, torch.int32)
+# Of the native core: a shard (table, address, rows, columns), and the bags of one table.
+ShardMemory = tuple[str, int, int, int, int, int, int]
+BagAddresses = tuple[int, int, int, int, int, bool, bool]
 
 
 class Bags(NamedTuple):
@@ -24,7 +29,7 @@ class Bags(NamedTuple):
     samples: int
     each: tuple[tuple[Tensor, Tensor], ...] = ()
 
-    def addresses(self, table: int) -> tuple[int, int, int, int, int, bool, bool]:
+    def addresses(self, table: int) -> BagAddresses:
         """Return one table's bags in the form of the native core."""
         if self.each:
             return _addresses(*self.each[table], 0, self.samples, None)
@@ -59,7 +64,7 @@ class Bags(NamedTuple):
 
 def _addresses(
     indices: Tensor, offsets: Tensor, table: int, samples: int, weights: Tensor | None
-) -> tuple[int, int, int, int, int, bool, bool]:
+) -> BagAddresses:
     start = offsets.data_ptr() + table * samples * offsets.element_size()
     given = 0 if weights is None else weights.data_ptr()
     return (
@@ -185,3 +190,59 @@ def _checked(bags: Bags) -> Bags:
             "Pass one weight for each index.",
         )
     return bags._replace(weights=weights.contiguous())
+
+
+class RankLookups(NamedTuple):
+    """Shards with their memory, columns and bags, in the form of the native core."""
+
+    shards: tuple[TableShard, ...]
+    memory: list[ShardMemory]
+    where: list[tuple[int, bool, int]]
+    bags: list[BagAddresses]
+    mean: bool
+
+
+def exchange_inputs(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
+    """Return the bags of the whole batch for the tables held here, samples of rank 0 first.
+
+    Lengths are exchanged before indices, so that every rank knows the sizes. All ranks have the
+    same number of samples.
+    """
+    num_ranks, samples = sharding.num_ranks, bags.samples
+    _require_equal(channel, num_ranks, samples)
+    lengths = bags.offsets.diff().to(torch.int64).view(len(sharding.tables), samples)
+    starts = bags.offsets[:: max(samples, 1)].tolist() if samples else [0] * len(sharding.tables)
+    held = [[shard.table for shard in sharding.of(rank)] for rank in range(num_ranks)]
+    mine = held[channel.rank]
+    sent = [lengths[tables].contiguous() for tables in held]
+    came = [torch.empty(len(mine), samples, dtype=torch.int64) for _ in range(num_ranks)]
+    channel.exchange(came, sent, async_op=False)
+    ends = [*starts[1:], int(bags.offsets[-1])] if samples else starts
+
+    def moved(values: Tensor) -> Tensor:
+        """Exchange a value per index; return the received ones in the order of tables."""
+        parts = [[values[starts[t] : ends[t]] for t in tables] for tables in held]
+        outs = [torch.empty(int(each.sum()), dtype=values.dtype) for each in came]
+        channel.exchange(outs, [_concatenated(part, values) for part in parts], async_op=False)
+        cut = [torch.split(out, each.sum(1).tolist()) for out, each in zip(outs, came, strict=True)]
+        return _concatenated([part[t] for t in range(len(mine)) for part in cut], values)
+
+    ordered = torch.cat(came, 1).reshape(-1)
+    offsets = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    weights = None if bags.weights is None else moved(bags.weights)
+    return Bags(moved(bags.indices), offsets, weights, samples * num_ranks)
+
+
+def _concatenated(parts: list[Tensor], like: Tensor) -> Tensor:
+    return torch.cat(parts) if parts else like.new_empty(0)
+
+
+def _require_equal(channel: Channel, num_ranks: int, samples: int) -> None:
+    counts = torch.empty(num_ranks, dtype=torch.int64)
+    channel.all_gather(counts, torch.tensor([samples]), async_op=False)
+    if len(set(counts.tolist())) > 1:
+        raise DisagreeError(
+            f"indices: numbers of samples differ between ranks "
+            f"({', '.join(map(str, counts.tolist()))}).",
+            "Pass the same number on every rank with inputs='samples'.",
+        )

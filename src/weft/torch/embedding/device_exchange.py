@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.fused import EmbeddingBatch
-from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.row_gradients import RowOptimizer, RowwiseAdagrad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from weft.errors import UsageError
 from weft.fused import shard, table_wise
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.embedding.embedding_module import EmbeddingAllToAll
-from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.row_gradients import RowOptimizer, RowwiseAdagrad
 from weft.torch.embedding.table_storage import TableInput, sources_of
 
 

@@ -14,14 +14,23 @@ from weft.fused.table_sharding import Placements
 from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
-from weft.torch.embedding.bag_inputs import Bags, Tensors, bags_of
+from weft.torch.embedding.bag_inputs import (
+    Bags,
+    RankLookups,
+    ShardMemory,
+    Tensors,
+    bags_of,
+    exchange_inputs,
+)
 from weft.torch.embedding.device_exchange import DeviceExchange, update_rows
-from weft.torch.embedding.input_exchange import exchange_inputs
 from weft.torch.embedding.intra_host_exchange import HeapTensors, IntraHostExchange
 from weft.torch.embedding.multi_host_exchange import MultiHostExchange
-from weft.torch.embedding.rank_lookups import RankLookups, ShardMemory
-from weft.torch.embedding.row_gradients import GradientRequest, allocate_gradients
-from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.row_gradients import (
+    GradientRequest,
+    RowOptimizer,
+    RowwiseAdagrad,
+    allocate_gradients,
+)
 from weft.torch.embedding.table_storage import ELEMENTS, TableInput, allocate_shard, sources_of
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
 

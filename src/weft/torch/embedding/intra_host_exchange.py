@@ -17,7 +17,8 @@ from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.fsdp_heap import HeapBuffers
 from weft.torch.backend.group_functions import weft_group, world_of
-from weft.torch.embedding.rank_lookups import GradientTarget, RankLookups
+from weft.torch.embedding.bag_inputs import RankLookups
+from weft.torch.embedding.row_gradients import GradientTarget
 
 _POLL_SECONDS = 0.05  # seconds between checks that the job still runs
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from weft._core import Pooling
 from weft.fused import EmbeddingBatch, TableShard
 from weft.fused.embedding_all_to_all import FLOAT
-from weft.torch.embedding.rank_lookups import GradientTarget, RankLookups
+from weft.torch.embedding.bag_inputs import RankLookups
+from weft.torch.embedding.row_gradients import GradientTarget
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.inter_host_session import InterHostSession, wait_for

@@ -1,4 +1,4 @@
-"""Buffers for the gradients of tables, which the native core fills for autograd."""
+"""Optimizers of rows, and buffers for gradients that the native core fills for autograd."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,8 +7,26 @@ import torch
 from torch import Tensor
 
 from weft._core import RowUpdate
-from weft.torch.embedding.rank_lookups import GradientTarget
-from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+
+
+@dataclass
+class SGD:
+    """Plain SGD. ``lr`` may be changed between steps."""
+
+    lr: float
+
+
+@dataclass
+class RowwiseAdagrad:
+    """Adagrad with one sum per row: of the mean of the squared gradient. ``lr`` may be changed."""
+
+    lr: float
+    eps: float = 1e-8
+
+
+RowOptimizer = SGD | RowwiseAdagrad
+# Of the native core: update rule, rate, epsilon, and addresses of state, rows, sums and weights.
+GradientTarget = tuple[int, float, float, int, int, int, int]
 
 
 class GradientRequest(NamedTuple):

@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from weft.compress import Codec, Delta, is_lossless
+from weft.compress.codec_registry import Native
 from weft.compress.frame import Octets
-from weft.compress.native import Native
 
 _SAMPLES, _SAMPLE = 4, 16 << 10  # bytes of the samples for the ratio
 

@@ -12,9 +12,7 @@ from weft.torch.hosts.chunks import as_bytes
 from weft.torch.hosts.intra_host import reduce_local
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
 from weft.torch.linear.fusion_autotune import Fuse, FusionAutotuner
-from weft.torch.linear.inter_host_tiling import InterHostTiling
-from weft.torch.linear.intra_host_tiling import IntraHostTiling
-from weft.torch.linear.tiling import ScatterCallbacks, Tiling
+from weft.torch.linear.tiling import InterHostTiling, IntraHostTiling, ScatterCallbacks, Tiling
 
 INTRA_HOST_SLICES = 4
 TILE_BYTES = 512 << 10  # between hosts: shorter messages take more CPU time
