@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_DLRM, STEPS_DLRM_NVIDIA
-from validation.step_rows import StepRow, set_targets
+from validation.step_rows import StepRow, kept, set_targets
 from weft.hardware import platform
 from weft.models.dlrm import Dlrm
 from weft.models.job import Job
@@ -70,9 +70,15 @@ def targets() -> Iterator[Target]:
         for fitted in (True, False):
             mine = [row for row in found if (row.part in split.fitted) == fitted]
             if mine:
-                yield from set_targets(NAME, title, source, mine, 12.0, fitted=fitted, by="median")
+                yield from set_targets(
+                    *(NAME, title, source, mine, 12.0),
+                    fitted=fitted,
+                    by="median",
+                    held_out=split.held_out_label,
+                )
 
 
+@kept
 def mlperf_rows(folder: Path, parts: Sequence[str] = ()) -> Iterator[StepRow]:
     """Predict submissions with HugeCTR, all or those of some ``parts``."""
     for version in ("v4.0", "v5.0"):
@@ -112,6 +118,7 @@ def _hugectr(part: str, name: str, seconds: float, device: str, ranks: int, batc
     return _row(part, name, seconds, model, machine, "hugectr")
 
 
+@kept
 def example_rows(folder: Path, parts: Sequence[str] = ()) -> Iterator[StepRow]:
     """Predict NVIDIA's examples, all or those of some ``parts``."""
     with (folder / STEPS_DLRM_NVIDIA.folder).open() as file:
@@ -152,4 +159,4 @@ def _row(
     part: str, name: str, seconds: float, model: Dlrm, machine: Platform, stack: str
 ) -> StepRow:
     job = Job(name, model, machine.num_ranks, (), stack)
-    return StepRow.of(part, name, seconds, predict_job(job, machine, anyway=True))
+    return StepRow.of(part, name, seconds, predict_job(job, machine, anyway=True), stack)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from validation.memory_rows import golden_model, simumax_model
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_BRIDGE, STEPS_GOLDENS, STEPS_SIMUMAX, Split
-from validation.step_rows import StepRow, set_targets
+from validation.step_rows import StepRow, kept, set_targets
 from weft.errors import WeftError
 from weft.hardware import platform
 from weft.models.job import Job
@@ -88,9 +88,11 @@ def targets() -> Iterator[Target]:
                     *(NAME, each.title, each.source, mine, each.allowed),
                     fitted=fitted,
                     by="median",
+                    held_out=each.split.held_out_label,
                 )
 
 
+@kept
 def bridge_rows(folder: Path) -> Iterator[StepRow]:
     """Read Megatron-Bridge's performance summaries; a row with a known regression is left out."""
     with (folder / STEPS_BRIDGE.folder).open() as file:
@@ -105,7 +107,7 @@ def bridge_rows(folder: Path) -> Iterator[StepRow]:
             except WeftError:
                 continue  # a layout that weft does not have
             name = f"{row['model']} {row['release']} {row['system']} {row['precision']}"
-            yield StepRow.of(row["model"], name, float(row["step_seconds"]), found)
+            yield StepRow.of(row["model"], name, float(row["step_seconds"]), found, job.stack)
 
 
 def _bridge_model(row: dict[str, str]) -> Transformer:
@@ -166,6 +168,7 @@ def _bridge_machine(system: str, ranks: int) -> Platform:
     return node.resized(ranks) if ranks <= 8 else node.cluster(ranks // 8)
 
 
+@kept
 def simumax_rows(folder: Path) -> Iterator[StepRow]:
     """Read Llama slices on 8 B200: bf16, no overlap of any communication."""
     with (folder / STEPS_SIMUMAX.folder / "llama_b200.csv").open() as file:
@@ -173,9 +176,12 @@ def simumax_rows(folder: Path) -> Iterator[StepRow]:
             model = replace(simumax_model(row), overlap_grad=False, overlap_param=False)
             job = Job("slice", model, 8, (), "megatron", products=_SLOW_PRODUCTS)
             found = predict_job(job, platform("b200-8"), anyway=True)
-            yield StepRow.of(row["model"], row["case"], float(row["real_ms"]) * 1e-3, found)
+            yield StepRow.of(
+                row["model"], row["case"], float(row["real_ms"]) * 1e-3, found, job.stack
+            )
 
 
+@kept
 def golden_rows(folder: Path) -> Iterator[StepRow]:
     """Read steps of Megatron-LM's functional tests that say on how many GPUs they ran."""
     path = folder / STEPS_GOLDENS.folder / "goldens_a100_h100.csv.gz"
@@ -195,10 +201,11 @@ def golden_rows(folder: Path) -> Iterator[StepRow]:
             try:
                 model = golden_model(row)
                 Layout(model, ranks)
-                found = predict_job(Job("test", model, ranks, (), "megatron"), machine, anyway=True)
+                job = Job("test", model, ranks, (), "megatron")
+                found = predict_job(job, machine, anyway=True)
             except WeftError:
                 continue  # what cannot be described is not compared
-            yield StepRow.of(part, row["case"], float(row["step_seconds"]), found)
+            yield StepRow.of(part, row["case"], float(row["step_seconds"]), found, job.stack)
 
 
 _SETS = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_405B, STEPS_BERT, STEPS_LORA
-from validation.step_rows import StepRow, set_targets
+from validation.step_rows import StepRow, kept, set_targets
 from validation.target import Target
 from weft.hardware import platform
 from weft.models.job import Job
@@ -44,7 +44,7 @@ def targets() -> Iterator[Target]:
         (STEPS_LORA, "llama2_70b_lora"),
         (STEPS_BERT, "bert"),
     ):
-        rows = sorted(_rows(folder, benchmark), key=lambda row: row.part)
+        rows = sorted(submitted_rows(folder, benchmark), key=lambda row: row.part)
         known = [row for row in rows if row.part in split.fitted]
         if benchmark == "llama31_405b":
             for row in rows:
@@ -53,10 +53,16 @@ def targets() -> Iterator[Target]:
                 yield Target(NAME, name, row.measured, "s", SOURCE, row.predicted, fitted=fitted)
         for fitted in (True, False):
             mine = [row for row in rows if (row in known) == fitted]
-            yield from set_targets(NAME, benchmark, SOURCE, mine, 6.0, fitted=fitted, by="median")
+            yield from set_targets(
+                *(NAME, benchmark, SOURCE, mine, 6.0),
+                fitted=fitted,
+                by="median",
+                held_out=split.held_out_label,
+            )
 
 
-def _rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
+@kept
+def submitted_rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
     """Predict the rows of a benchmark whose layout is known; those of tinygrad are left out."""
     with (folder / STEPS_405B.folder).open() as file:
         for row in csv.DictReader(file):
@@ -69,7 +75,7 @@ def _rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
             job = Job(benchmark, _MODELS[benchmark](row), ranks, (), "mlperf")
             found = predict_job(job, machine, anyway=True)
             part = f"{row['accelerator']} {ranks}"
-            yield StepRow.of(part, row["submitter"], float(row["step_seconds"]), found)
+            yield StepRow.of(part, row["submitter"], float(row["step_seconds"]), found, job.stack)
 
 
 def model_405b(row: dict[str, str]) -> Transformer:

@@ -98,7 +98,7 @@ def _between_nodes(folder: Path | None) -> Iterator[Target]:
             100 * inside,
             7.5,
             "points",
-            note="75 to 90 % are wanted; the ends were rounded with these times in sight",
+            note="75 to 90 % are wanted; the range is fitted to these times",
             fitted=True,
         )
 

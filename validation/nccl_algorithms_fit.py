@@ -16,6 +16,7 @@ from validation.splits import NCCL_BETWEEN_NODES
 from weft.calibration.law_fit import Range, fit_law
 from weft.cost.fit_errors import geomean_error
 from weft.cost.nccl_algorithms import NodeNetwork, algorithm_seconds
+from weft.cost.ranges import range_term
 from weft.hardware import platform
 from weft.hardware.curves import AlgorithmFit
 
@@ -106,14 +107,9 @@ def fitted_algorithms(folder: Path) -> AlgorithmFit:
         VERSION,
         SOURCE,
         law,
-        *RANGE,
         fitted={kind: geomean_error(each) for kind, each in errors_by_kind(shown, law).items()},
         held_out={kind: geomean_error(each) for kind, each in errors_by_kind(unseen, law).items()},
     )
-
-
-# Between these factors of a price lie 89 % of the held-out times.
-RANGE = (0.94, 1.12)
 
 
 def errors_by_kind(cells: Iterable[Measured], law: Mapping[str, float]) -> dict[str, list[float]]:
@@ -131,5 +127,6 @@ def inside_range(cells: Iterable[Measured], fit: AlgorithmFit) -> float:
     for cell in cells:
         said = algorithm_seconds(cell.network, cell.kind, cell.nbytes, fit.law)
         ratios.append(cell.seconds / said)
-    within = [fit.low <= ratio <= fit.high for ratio in ratios]
+    low, high = range_term("collectives", "between_nodes").factors
+    within = [low <= ratio <= high for ratio in ratios]
     return float(np.mean(within))

@@ -5,7 +5,7 @@ head dimension in the forward pass, half of it with a causal mask, 2.5 times as 
 pass. Its papers keep 16 k tokens and a hidden size of 2048 for every length of a sequence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -170,36 +170,50 @@ def studies(points: Iterable[Speed]) -> list[Study]:
 
 def fitted_attention() -> list[tuple[str, KernelFit]]:
     """Fit the laws of libraries; those of H100's FlashAttention-2 serve any device."""
-    found = []
+    found, laws = [], []
     for shown in studies(point for point in speeds() if point.fitted):
         law = fit_law([shown], ranges_of(shown.family, shown.dtype, shown.implementation))
-        fit = _fit_of(shown, law)
+        laws.append((shown, law))
+    for shown, law in laws:
+        fit = _fit_of(shown, law, _range_of(shown, laws))
         found.append((shown.device.name, fit))
         if (shown.device.name, shown.implementation) == ("h100", "flash2"):
             found.append((ANY, replace(fit, low=0.7, high=1.4)))
     return found
 
 
-def _fit_of(shown: Study, law: Mapping[str, float]) -> KernelFit:
+def _fit_of(shown: Study, law: Mapping[str, float], ends: tuple[float, float]) -> KernelFit:
     """Score a law on the points that it was fitted to and on the others of its library."""
     errors = shown.predicted(law) / shown.seconds - 1
     unseen = held_out(shown.device.name, shown.implementation, shown.family)
     left = None if unseen is None else geomean_error(unseen.predicted(law) / unseen.seconds - 1)
-    low, high = _RANGES[shown.device.name]
     return KernelFit(
         shown.family,
         shown.dtype,
         law,
-        low,
-        high,
+        *ends,
         shown.source,
         FitErrors(len(errors), geomean_error(errors), within_20(errors), shapes=left),
         implementation=shown.implementation,
     )
 
 
-# Between them lie four of five held-out points of H100; elsewhere points are few.
-_RANGES = {"h100": (0.93, 1.13), "b200": (0.85, 1.2), "a100": (0.85, 1.2)}
+def _range_of(
+    shown: Study, laws: Sequence[tuple[Study, Mapping[str, float]]]
+) -> tuple[float, float]:
+    """Return between which factors four of five held-out points of a device and pass lie."""
+    left = []
+    for other, law in laws:
+        unseen = held_out(other.device.name, other.implementation, other.family)
+        if (other.device.name, other.family) == (shown.device.name, shown.family) and unseen:
+            left.append(np.log(unseen.seconds / unseen.predicted(law)))
+    if not left:
+        return _FEW_POINTS
+    low, high = np.exp(np.quantile(np.concatenate(left), (0.1, 0.9)))
+    return round(min(float(low), 1.0), 2), round(max(float(high), 1.0), 2)
+
+
+_FEW_POINTS = (0.85, 1.2)  # assumed where a device has no points but those that were fitted to
 
 
 def held_out(device: str, implementation: str, family: str) -> Study | None:

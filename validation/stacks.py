@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_FSDP, STEPS_MEGATRON, STEPS_TORCHTITAN, Split
-from validation.step_rows import StepRow, set_targets
+from validation.step_rows import StepRow, kept, set_targets
 from weft.hardware import platform
 from weft.models.job import Job
 from weft.models.transformer import Transformer
@@ -59,7 +59,7 @@ class MeasuredStep:
         """Return the step next to its prediction."""
         job = Job(self.name, self.model, self.machine.num_ranks, (), stack)
         found = predict_job(job, self.machine, anyway=True)
-        return StepRow.of(self.part, self.name, self.seconds, found)
+        return StepRow.of(self.part, self.name, self.seconds, found, stack)
 
 
 def fsdp_steps(folder: Path) -> Iterator[MeasuredStep]:
@@ -164,13 +164,15 @@ def targets() -> Iterator[Target]:
     folder = data_folder()
     if folder is None:
         return
-    for each in _SETS:
-        rows = [step.row(each.stack) for step in each.steps(folder)]
+    for each in SETS:
+        rows = set_rows(each, folder)
         for fitted in (True, False):
             mine = [row for row in rows if (row.part in each.split.fitted) == fitted]
             if mine:
                 yield from set_targets(
-                    NAME, each.title, each.stack, mine, each.allowed, fitted=fitted
+                    *(NAME, each.title, each.stack, mine, each.allowed),
+                    fitted=fitted,
+                    held_out=each.split.held_out_label,
                 )
 
 
@@ -185,7 +187,13 @@ class StepSet:
     allowed: float
 
 
-_SETS = (
+@kept
+def set_rows(each: StepSet, folder: Path) -> Iterator[StepRow]:
+    """Predict the steps of a data set."""
+    return (step.row(each.stack) for step in each.steps(folder))
+
+
+SETS = (
     StepSet("composer", "FSDP steps of MPT, llm-foundry", fsdp_steps, STEPS_FSDP, 8.0),
     StepSet("megatron-deepspeed", "GPT steps, vTrain", megatron_steps, STEPS_MEGATRON, 6.0),
     StepSet("torchtitan", "Llama 3.1 8B, torchtitan", torchtitan_steps, STEPS_TORCHTITAN, 8.0),

@@ -80,15 +80,19 @@ def plots() -> dict[str, Chart]:
     families: dict[str, list[UnseenTable]] = {}
     for family, table in unseen_tables(folder):
         families.setdefault(family, []).append(table)
-    return {f"parity-{name}": _parity(name, each) for name, each in families.items()} | {
-        "ranges": _ranges(families)
+    return {f"parity-{name}": parity(name, each) for name, each in families.items()} | {
+        "ranges": calibration_of_ranges("kernels", families)
     }
 
 
-def _parity(name: str, tables: list[UnseenTable]) -> Chart:
-    ticks = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+_MICROSECONDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+
+
+def parity(name: str, tables: list[UnseenTable], ticks: tuple[float, ...] = _MICROSECONDS) -> Chart:
+    """Draw predicted over measured times."""
+    unit, scale = ("us", 1e6) if ticks[0] < 1e-4 else ("ms", 1e3)
     x, y = (
-        Axis(f"{what}, us", ticks, lambda value: f"{1e6 * value:g}", log=True)
+        Axis(f"{what}, {unit}", ticks, lambda value: f"{scale * value:g}", log=True)
         for what in ("measured", "predicted")
     )
     series = [Series(".equal", (ticks[0], ticks[-1]), (ticks[0], ticks[-1]), "dashes", 6)]
@@ -99,7 +103,8 @@ def _parity(name: str, tables: list[UnseenTable]) -> Chart:
     return Chart(f"{name}: tables that no fit was shown", x, y, series, width=820, height=460)
 
 
-def _ranges(families: dict[str, list[UnseenTable]]) -> Chart:
+def calibration_of_ranges(what: str, families: dict[str, list[UnseenTable]]) -> Chart:
+    """Draw what ranges hold over what they are meant to hold, stretched and shrunk."""
     ticks = (0, 20, 40, 60, 80, 100)
     x, y = Axis("% that a range is meant to hold", ticks), Axis("% that it holds", ticks)
     shares = [100 * share for share in _SHARES]
@@ -107,4 +112,4 @@ def _ranges(families: dict[str, list[UnseenTable]]) -> Chart:
     for number, (name, tables) in enumerate(families.items()):
         held = [100 * float(np.mean([t.inside(share) for t in tables])) for share in _SHARES]
         series.append(Series(name, shares, held, "line", number))
-    return Chart("Ranges of kernels that no fit was shown", x, y, series)
+    return Chart(f"Ranges of {what} that no fit was shown", x, y, series)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from weft.cost.ranges import range_term
 from weft.errors import FormatError, UnknownNameError
 from weft.hardware import platform
 from weft.models.named import job_of
@@ -94,6 +95,20 @@ def test_a_pipeline_waits_for_what_it_receives():
     assert blocking == {"recv"}
 
 
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_host_that_waits_at_the_ends_of_passes_launches_them_one_by_one(pp):
+    settings = {"layers": "4", "pp": str(pp), "batch": "8", "micro_batch": "2", "dp": "1"}
+    step = job_of("gpt2", pp, settings).graph()
+    made = Stack("waits", blocking_passes=True).applied(step)
+    for before, after in zip(step.steps, made.steps, strict=True):
+        ends = [op for op in after.ops if op.blocking]
+        assert all(op.kind == "kernel" for op in ends)
+        assert len(ends) == 2 * 4 + 1  # four micro batches, forward and backward; the optimizer
+        assert tuple(replace(op, blocking=False) for op in after.ops) == before.ops
+    machine = platform("a100-8").resized(pp)
+    assert predict_seconds(made, machine) > predict_seconds(step, machine)
+
+
 def test_a_stack_is_a_setting_of_a_job():
     job = job_of("gpt2", 8, {**SETTINGS, "stack": "eager"})
     assert job.settings["stack"] == "eager"
@@ -141,14 +156,19 @@ def _width(stack: Stack, step: Any, machine: Any = H100) -> float:
     return found.high / found.low
 
 
-def test_ranges_are_as_wide_as_a_stack_deserves(step):
-    usual = _width(Stack("none"), step)
-    assert _width(Stack("known", doubt=0.5), step) < usual
-    assert _width(Stack("unknown", doubt=2.0), step) > usual
+def test_ranges_are_the_wider_the_further_steps_of_a_stack_were_off(step):
+    usual = range_term("hosts", "none")
+    names = [name for name in stack_names() if range_term("hosts", name) == usual]
+    terms = {name: range_term("stacks", name).up for name in names}
+    least, most = min(names, key=terms.__getitem__), max(names, key=terms.__getitem__)
+    assert terms[least] < terms[most]
+    assert _width(Stack(least), step) < _width(Stack(most), step)
 
 
 def test_a_job_has_the_range_of_its_stack():
     job = job_of("dlrm", 8, {"stack": "hugectr"})
     found, usual = predict_job(job, H100, anyway=True), predict(job.graph(), H100, anyway=True)
     assert found.seconds == usual.seconds
-    assert found.high - found.low < usual.high - usual.low
+    known, unknown = (range_term("stacks", name).up for name in ("hugectr", "none"))
+    assert known != unknown
+    assert (found.high < usual.high) == (known < unknown)

@@ -1,12 +1,21 @@
 """A predicted step: its parts add up, ranges hold it, what does not fit is refused."""
 
+from dataclasses import replace
+
 import pytest
 
+from tests.planner.toy import kernel, step_of
+from weft.cost.ranges import divided_term, range_term
 from weft.errors import NoPlanError
 from weft.hardware import platform
+from weft.hardware.measured import MeasuredNoise
+from weft.models.find import find_job
 from weft.models.named import generate
-from weft.planner.predict import predict
+from weft.planner.job_prediction import predict_job
+from weft.planner.planning import plan
+from weft.planner.predict import joint_share, predict
 from weft.planner.prices import Prices
+from weft.schedule import Cost
 from weft.step import Collective, RankStep, StepGraph
 
 H100 = platform("h100-8")
@@ -77,3 +86,46 @@ def test_between_nodes_takes_longer_than_inside(kind):
     inside = prices.collective(what, tuple(range(8)))
     between = prices.collective(what, tuple(range(0, 32, 8)))
     assert 0 < inside < between
+
+
+def _products(*sides):
+    """A step of one product after another, each as long as those before together."""
+    costs = [Cost(family="gemm", shape=(m, 4096, 4096), dtype="bf16") for m in sides]
+    return step_of(*(kernel(f"gemm {n}", None, cost=cost) for n, cost in enumerate(costs)), ranks=1)
+
+
+def test_independent_errors_of_many_shapes_cancel_and_common_ones_do_not():
+    machine = H100.resized(1)
+    prices = Prices(machine)
+    shares = [
+        joint_share(_products(*(4096 + 64 * n for n in range(count))), prices, "high")
+        for count in (1, 4, 16, 64)
+    ]
+    assert shares[0] == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)
+    term, alike = range_term("elsewhere", "gemm").up, divided_term("elsewhere", "gemm")[1].up
+    assert 0.5 * alike / (term + 0.1) < shares[-1] < 0.8
+
+
+def test_a_noisy_calibration_widens_the_range_of_every_step_on_it():
+    graph = _products(4096, 8192)
+    widths = []
+    for foreign in (0.0, 0.1, 0.4):
+        machine = replace(H100.resized(1), calm=MeasuredNoise(foreign, 0.0, 1.0))
+        found = predict(graph, machine)
+        widths.append(found.high / found.low)
+    assert widths == sorted(widths)
+    assert widths[-1] > 1 / 0.6**2
+
+
+def test_a_plan_is_as_uncertain_as_the_prediction_of_its_stack():
+    given = {"batch": "8", "seq": "1024", "dp": "8"}
+    wide = {}
+    for stack in ("mlperf", "megatron-deepspeed"):
+        job = find_job("gpt2", 8, given | {"stack": stack})
+        assert job is not None
+        found = plan(job.graph(), H100, mode="heuristic", software=job.software)
+        alone = predict_job(job, H100)
+        wide[stack] = found.high / found.low
+        assert wide[stack] == pytest.approx(alone.high / alone.low, rel=1e-6)
+    assert wide["mlperf"] != pytest.approx(wide["megatron-deepspeed"], rel=1e-3)

@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 from tests.planner.toy import MACHINE
 from weft.collectives import collective
 from weft.cost.nccl import library_price
+from weft.cost.ranges import range_term
 from weft.errors import UnknownNameError
 from weft.hardware.network import Level
 from weft.hardware.platform import Host
 from weft.planner import prices as prices_module
 from weft.planner.prices import (
-    MEASURED_RANGE,
-    SIMULATED_RANGE,
     Prices,
     default_library,
     known_library,
     levels_of,
-    ranged,
     seconds_by,
 )
 from weft.schedule import Cost
@@ -284,7 +282,7 @@ def test_nothing_is_moved_in_no_time(kind, nbytes, ranks):
 
 def test_inside_a_node_the_measured_library_counts_and_its_range_is_narrow():
     found = price("all_reduce", GIB, machine=MACHINE, library="nccl")
-    low, high = MEASURED_RANGE
+    low, high = range_term("collectives", "nccl").factors
     assert found.model == "nccl, measured"
     assert (found.low, found.high) == pytest.approx((low * found.seconds, high * found.seconds))
 
@@ -301,7 +299,7 @@ TWO_NODES = replace(MACHINE, levels=(*MACHINE.levels, replace(OUTER, size=2)))
 )
 def test_all_else_is_simulated_with_a_wide_range(library, ranks, kind):
     found = price(kind, GIB, ranks, TWO_NODES, library)
-    low, high = SIMULATED_RANGE
+    low, high = range_term("collectives", "simulated").factors
     assert found.model == "simulated"
     assert (found.low, found.high) == pytest.approx((low * found.seconds, high * found.seconds))
 
@@ -326,11 +324,6 @@ def test_the_library_is_that_of_the_machine():
     assert known_library(MACHINE, "nccl") == "nccl"  # nothing was measured there
     with pytest.raises(UnknownNameError, match="anything"):
         known_library(MACHINE, "anything")
-
-
-def test_a_range_is_given_by_its_factors():
-    found = ranged(2.0, (0.5, 3.0), "by hand")
-    assert (found.seconds, found.low, found.high, found.model) == (2, 1, 6, "by hand")
 
 
 def test_a_kernel_is_priced_with_its_range():

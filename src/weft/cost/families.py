@@ -47,9 +47,7 @@ class Family:
 
     ``law`` names the family whose law it follows, ``dtype`` what it has if none is given,
     ``places`` gives what its corrections look at besides the columns. ``usual`` names libraries, of
-    which the first that is known on a device is meant if none is named. ``elsewhere`` is how far,
-    as a logarithm, tables of other authors and versions lie from one that was fitted: it widens
-    ranges in quadrature.
+    which the first that is known on a device is meant if none is named.
     """
 
     name: str
@@ -59,7 +57,6 @@ class Family:
     dtype: str = "bf16"
     places: Places = no_places
     usual: tuple[str, ...] = ()
-    elsewhere: float = 0.0
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -122,9 +119,6 @@ _IMAGES = {
     "groups": 1.0,
 }
 _MOVED = {"nbytes": REQUIRED}
-# With it 65 to 95 % of the products in tables of other authors (Vidur, DeepBench) and of a sibling
-# (GB200) lie in their range, 82 % in the median; without it 19 to 73 %. Block-scaled fp8 does not.
-_ELSEWHERE = 0.14
 PARTS = ("stride", "groups", "tp", "ep")  # into which other columns are divided
 
 
@@ -135,18 +129,9 @@ def _rows(passes: float) -> dict[str, float]:
 FAMILIES = {
     family.name: family
     for family in (
-        Family(
-            "gemm", _PRODUCT, matmul_seconds, "gemm", places=matmul_places, elsewhere=_ELSEWHERE
-        ),
-        Family("bmm", _BATCHED, matmul_seconds, "bmm", places=matmul_places, elsewhere=_ELSEWHERE),
-        Family(
-            "convolution",
-            _IMAGES,
-            convolution_seconds,
-            "gemm",
-            places=convolution_places,
-            elsewhere=_ELSEWHERE,
-        ),
+        Family("gemm", _PRODUCT, matmul_seconds, "gemm", places=matmul_places),
+        Family("bmm", _BATCHED, matmul_seconds, "bmm", places=matmul_places),
+        Family("convolution", _IMAGES, convolution_seconds, "gemm", places=convolution_places),
         Family("attention", _ATTENTION, attention_seconds, "attention", places=attention_places),
         Family(
             "attention-backward",

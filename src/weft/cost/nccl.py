@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.cost.nccl_algorithms import MESSAGES, RINGS, NodeNetwork, algorithm_seconds
+from weft.cost.ranges import range_term
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import platform as measured_on
 from weft.hardware.libraries import algorithm_fit, library, library_devices, library_names
@@ -38,10 +39,9 @@ if TYPE_CHECKING:
     from weft.hardware.libraries import AlgorithmFit, Curve, Fit, Library
 
 INTEGERS = ("int8", "uint8", "bool")
-MEASURED_RANGE = (0.93, 1.1)  # of what was measured on a device, on another machine of it
 _PCIE = 64e9  # bytes a second: switches of PCIe 5 and below, which do not reduce
 SIBLINGS = {"b200": "gb200", "gb200": "b200"}  # the same chip and links, in another machine
-_UNSEEN = 1.5  # power of a range where a library, or a network, of that kind was never measured
+_UNSEEN = 1.5  # times a range where a library, or a network, of that kind was never measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class LibraryPrice:
     seconds: float
     fit: Fit | AlgorithmFit
     basis: str
-    note: str = ""
-    low: float = MEASURED_RANGE[0]
-    high: float = MEASURED_RANGE[1]
+    note: str
+    low: float
+    high: float
 
 
 def library_price(
@@ -99,9 +99,10 @@ def library_price(
             fit = replace(fit, in_switch=())
     seconds = law_seconds(fit, num_ranks, nbytes, slower=slower)
     wider = _UNSEEN if num_ranks > max(fit.ranks) or known.basis == "inherited" else 1.0
-    low, high = (edge**wider for edge in MEASURED_RANGE)
+    term = "servers" if known.fallback else "nccl"
     note = _note(known, fit, nbytes, num_ranks)
-    return LibraryPrice(seconds, fit, known.basis, note, low, high)
+    factors = range_term("collectives", term).times(wider).factors
+    return LibraryPrice(seconds, fit, known.basis, note, *factors)
 
 
 def _measured_before(known: Library, version: str) -> str:
@@ -170,9 +171,8 @@ def _by_algorithms(
     if platform.device.vendor != "NVIDIA":
         notes.append("RCCL, by NCCL's algorithms: no log of it")
         wider = _UNSEEN
-    return LibraryPrice(
-        seconds, fit, "predicted", "; ".join(notes), fit.low**wider, fit.high**wider
-    )
+    factors = range_term("collectives", "between_nodes").times(wider).factors
+    return LibraryPrice(seconds, fit, "predicted", "; ".join(notes), *factors)
 
 
 def network_of(platform: Platform, kind: str) -> NodeNetwork:

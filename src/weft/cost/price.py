@@ -14,6 +14,7 @@ import numpy as np
 from weft.cost.families import FAMILIES, PARTS, Family
 from weft.cost.grid import corrections, point_corrections
 from weft.cost.matmul import Floats
+from weft.cost.ranges import Deviation, divided_term, range_term
 from weft.cost.recipes import achieved_share, flops_of, rated_flops
 from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
@@ -26,20 +27,22 @@ from weft.schedule import Cost
 
 # Of a kernel that no formula knows, all that is sure is what it moves and multiplies.
 _ROOFLINE_RANGE = (0.6, 2.5)
-# Another dtype of the same device, or a device like it: errors of siblings, B200 for GB200.
-_WIDER = 1.5
 _MOST = 2.0**63  # no shape has more; powers of a few of them are still floats
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one kernel takes: ``basis`` is predicted or measured, ``model`` what it rests on."""
+    """What one kernel takes: ``basis`` is predicted or measured, ``model`` what it rests on.
+
+    ``independent`` is the share of the range, in squares, that other shapes do not have in common.
+    """
 
     seconds: float
     low: float
     high: float
     basis: str = "predicted"
     model: str = ""
+    independent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class KernelPrices:
     low: Floats
     high: Floats
     model: str
+    independent: float = 0.0
 
 
 def price(cost: Cost, device: Device) -> Price:
@@ -73,7 +77,7 @@ def _price(cost: Cost, device: Device) -> Price:
     dtype = cost.dtype or family.dtype
     found = price_columns(family.name, columns, device, dtype, cost.implementation)
     seconds, low, high = (float(each[0]) for each in (found.seconds, found.low, found.high))
-    return Price(seconds, low, high, model=found.model)
+    return Price(seconds, low, high, model=found.model, independent=found.independent)
 
 
 def _as_decoded(cost: Cost) -> Cost:
@@ -123,9 +127,10 @@ def price_columns(
     if (measured := device.law(family.name)) is not None and family.name in TERMS:
         seconds = law_seconds(measured, full)
         low, high = seconds * measured.low, seconds * measured.high
-        return KernelPrices(seconds, low, high, f"measured on {device.name}, torch, one thread")
+        model = f"measured on {device.name}, torch, one thread"
+        return KernelPrices(seconds, low, high, model, 1.0)
     library = _implementation(device, family, implementation)
-    fit, model, wider = _fit(device, family.law, dtype, library)
+    fit, model, terms = _fit(device, family.law, dtype, library)
     law = fit.law
     if device.like and "scaled by" in model:
         law = _carried_over(law, catalogue_device(device.like), device, dtype)
@@ -140,14 +145,49 @@ def price_columns(
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
     if fit.points is not None and not arrives:
         seconds = seconds * np.exp(point_corrections(fit.points, {**full, **family.places(full)}))
-    down = up = 0.0 if model.startswith(_SWEEP) else family.elsewhere
-    if "scaled by" in model and recipe_of(dtype).by_device:
-        others = find_fit(ANY, family.law, dtype, library)
-        if others is not None:  # a sibling is half as far as a device of another kind
-            down, up = -0.5 * np.log(others.low), 0.5 * np.log(others.high)
-    low = np.exp(-np.hypot(wider * np.log(fit.low), down))
-    high = np.exp(np.hypot(wider * np.log(fit.high), up))
-    return KernelPrices(seconds, seconds * low, seconds * high, model)
+    own, common = _deviations(fit, model, terms, family, dtype)
+    below, above = own.joined(common).factors
+    independent = own.up**2 / (own.up**2 + common.up**2) if own.up else 0.0
+    return KernelPrices(seconds, seconds * below, seconds * above, model, independent)
+
+
+def _deviations(
+    fit: KernelFit, model: str, terms: tuple[str, ...], family: Family, dtype: str
+) -> tuple[Deviation, Deviation]:
+    """Return what a fit is off by for each shape by itself, and for all shapes alike.
+
+    The law of other devices is off by what those were that it was not shown, all shapes alike.
+    Ranges of libraries of attention hold points of other authors already.
+    """
+    own, common = Deviation.between(fit.low, fit.high), Deviation()
+    if "datasheet, by" in model:
+        own, common = common, own
+    common = common.joined(*(range_term(term, family.law) for term in terms if term != ELSEWHERE))
+    if "sibling" in terms and recipe_of(dtype).by_device:
+        others = find_fit(ANY, family.law, dtype, fit.implementation)
+        if others is not None:  # its kernels are others there: as far as a device of another kind
+            common = common.joined(Deviation.between(others.low, others.high))
+    if ELSEWHERE in terms:
+        alone, alike = divided_term(ELSEWHERE, family.law)
+        own, common = own.joined(alone), common.joined(alike)
+    return own, common
+
+
+def kernel_deviations(
+    kind: str,
+    device: Device,
+    dtype: str,
+    implementation: str = "",
+    without: tuple[str, ...] = (),
+) -> Deviation:
+    """Return how far prices of a family may be off, without some of the terms of its range."""
+    family = find_family(kind)
+    dtype = known_dtype(dtype or family.dtype)
+    library = _implementation(device, family, implementation)
+    fit, model, terms = _fit(device, family.law, dtype, library)
+    kept = tuple(term for term in terms if term not in without)
+    own, common = _deviations(fit, model, kept, family, dtype)
+    return own.joined(common)
 
 
 def _carried_over(
@@ -231,29 +271,46 @@ def _implementation(device: Device, family: Family, asked: str) -> str:
 
 def _fit(
     device: Device, family: str, dtype: str, library: str = ""
-) -> tuple[KernelFit, str, float]:
-    """Return the nearest fit, what to call it, and by which power its range is wider.
+) -> tuple[KernelFit, str, tuple[str, ...]]:
+    """Return the nearest fit, what to call it, and the terms that its range has in addition.
 
     What was measured on the device comes first, then on its sibling, then the law of all
     devices; and all of that for the dtype itself before another one.
     """
     by = f" with {library}" if library else ""
     for name in dict.fromkeys((dtype, recipe_of(dtype).measured, "fp32")):
-        other, wider = (by, 1.0) if name == dtype else (f"{by}, as {name}", _WIDER)
+        other = by if name == dtype else f"{by}, as {name}"
+        terms: tuple[str, ...] = () if _are_alike(name, dtype) else ("dtype",)
         if own := _swept(device, family, name, library):
-            return own, f"{_SWEEP} on {device.name}{other}", wider
+            return own, f"{_SWEEP} on {device.name}{other}", terms
+        terms += () if library else (ELSEWHERE,)
         if own := _of_kin(device.name, family, name, library):
-            return own, f"fitted on {device.name}{other}", wider
+            return own, f"fitted on {device.name}{other}", terms
         if device.like and (own := _of_kin(device.like, family, name, library)):
-            return own, f"fitted on {device.like}, scaled by the datasheet{other}", _WIDER
+            return (
+                own,
+                f"fitted on {device.like}, scaled by the datasheet{other}",
+                ("sibling", *terms),
+            )
         if own := find_fit(ANY, family, name, library):
-            return own, f"datasheet, by the law of other devices{other}", wider
+            return own, f"datasheet, by the law of other devices{other}", terms
     found = find_fit(ANY, family, "bf16", library)
     assert found is not None, f"the catalogue has no law for {family}"
-    return found, f"datasheet, by the law of other devices{by}, as bf16", _WIDER
+    return found, f"datasheet, by the law of other devices{by}, as bf16", ("dtype", ELSEWHERE)
+
+
+def _are_alike(one: str, other: str) -> bool:
+    """Whether two dtypes run kernels of the same speed: equal bytes on units of equal rate."""
+
+    def speed(dtype: str) -> tuple[str, float, float]:
+        recipe = recipe_of(dtype)
+        return recipe.math.replace("fp16", "bf16"), recipe.activation, recipe.weight
+
+    return speed(one) == speed(other)
 
 
 _SWEEP = "a sweep"
+ELSEWHERE = "elsewhere"  # the term of other authors, machines and versions of a library
 
 
 def _swept(device: Device, family: str, dtype: str, library: str) -> KernelFit | None:

@@ -82,16 +82,13 @@ class AlgorithmFit:
     """The numbers of ``weft.cost.nccl_algorithms`` for a library, whatever the device.
 
     ``fitted`` and ``held_out`` are geometric means of the relative error by collective, of logs
-    that were fitted to and of logs that were not. Measured times lie between ``low`` and ``high``
-    times a price: of the held-out ones nine of ten.
+    that were fitted to and of logs that were not.
     """
 
     name: str
     version: str
     source: str
     law: Mapping[str, float] = field(hash=False)
-    low: float
-    high: float
     fitted: Mapping[str, float] = field(hash=False)
     held_out: Mapping[str, float] = field(hash=False)
 

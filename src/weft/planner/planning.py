@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weft.hardware import Platform
+    from weft.models.stacks import Stack
     from weft.planner.buckets import Bucketed
     from weft.planner.candidates import CollectiveGroup
     from weft.step import HostModel, StepGraph
@@ -58,6 +59,7 @@ def plan_step(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     host: HostModel | None = None,
     anyway: bool = False,
+    software: Stack | None = None,
 ) -> PlannedStep:
     """Choose a strategy for each collective of a step; return the plan with its timelines.
 
@@ -65,7 +67,7 @@ def plan_step(
     baseline. ``heuristic`` takes for each group of collectives what shortens the step most with
     all others as they are, ``search`` goes on until no change of a group does. A step that does
     not fit into memory is refused, unless ``anyway``: then the plan says so, and nothing in it
-    asks for more memory.
+    asks for more memory. ``software`` is what the graph was made with, for the range of the plan.
     """
     check_mode(mode)
     room = _room(graph, platform, limits, anyway=anyway)
@@ -79,7 +81,8 @@ def plan_step(
     best, tried = _with_best_buckets(base, drafted)
     chosen = best.search.chosen(mode)
     choices = _choices(base, best, chosen, tried)
-    made = _plan(graph, base, best, chosen, choices, limits, mode)
+    edges = step_range(base.evaluator.engine, prices, software)
+    made = _plan(graph, base, best, chosen, choices, limits, mode, edges)
     if room < 0:
         made = replace(made, notes=(_too_large(graph, room), *made.notes))
     runs = base.search.run(base.search.base), best.search.run(chosen)
@@ -190,10 +193,10 @@ def _plan(
     choices: list[Choice],
     limits: Limits,
     mode: str,
+    edges: tuple[float, float],
 ) -> Plan:
     evaluator = base.evaluator
     planned = best.search.seconds(chosen)
-    edges = step_range(evaluator.engine, evaluator.prices)
     low, high = (each / (base.seconds or 1.0) for each in edges)
     return Plan(
         workload=graph.name,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.cost.ranges import Deviation, calibration_noise, range_term
 from weft.errors import NoPlanError
 from weft.planner.on_cores import on_cores
-from weft.planner.prices import MEASURED_RANGE, Prices, default_library
+from weft.planner.prices import Prices, default_library
 from weft.result_tables import ResultTables, Rows, Tables
 from weft.schedule import CommandKind
 from weft.step import Collective, StepEngine, queues_of
@@ -29,16 +29,13 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.stacks import Stack
     from weft.schedule import Cost
-    from weft.step import HostModel, StepGraph
+    from weft.step import HostModel, Memory, StepGraph
 
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
 # Units that collectives take from kernels, at the worst: GEMMs next to RCCL took 1.33 to 1.41 times
 # as long on MI300X where 1.2 is expected. At best they take none, though memory is shared still.
 _BEST, _WORST = 1e-9, 2.0
-# What a host takes for an op over what its model says, assumed: equal jobs of Megatron-LM's tests
-# differ by 2 to 15 % between containers, and hosts differ more.
-_HOST_RANGE = (0.8, 1.25)
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,7 @@ def predict(
     graph was made with: its range depends on how well that is known.
     """
     if not anyway:
-        check_memory(graph, platform)
+        check_memory(graph.name, graph.memory, platform)
     prices = prices or Prices(platform, default_library(platform))
     graph = on_cores(graph, platform, prices.library)
     engine = StepEngine(graph, platform, prices, host=host)
@@ -220,40 +217,54 @@ def step_range(
 
     All prices are put to their ends, with no units held and with the most. Units that are held
     slow kernels down, and with them what kernels ask of memory: a step that its communication
-    bounds may be shorter for it. So both are run at both ends. Kernels of one family err together,
-    those of different families independently: their deviations are added as squares.
-
-    A stack that was compared with measured steps says how much of that it deserves.
+    bounds may be shorter for it. So both are run at both ends. Of these deviations the step has
+    what is left where independent ones are added as squares. The stack, the host and the noise
+    of a calibration concern all ops alike.
     """
     middle = engine.run().seconds
+    if not middle:
+        return 0.0, 0.0
     low, high = (
         engine.repriced(_Edge(prices, side), factor)
-        for side, factor in zip(("low", "high"), MEASURED_RANGE, strict=True)
+        for side, factor in zip(("low", "high"), _recorded(), strict=True)
     )
     held = (_BEST, _WORST)
     lowest = min(low.run(pressure=each).seconds for each in held)
     highest = max(high.run(pressure=each).seconds for each in held)
-    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in _HOST_RANGE)
-    doubt = 1.0 if stack is None else stack.doubt
-    below = doubt * _joint(engine.graph, prices, "low") * (middle - lowest)
-    above = doubt * _joint(engine.graph, prices, "high") * (highest - middle)
-    return (
-        max(0.0, middle - hypot(below, middle - faster)),
-        middle + hypot(above, slower - middle),
-    )
+    software = "none" if stack is None else stack.name
+    hosts = range_term("hosts", software).factors
+    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in hosts)
+    ops = Deviation.between(lowest / middle, highest / middle)
+    platform = prices.platform
+    common = [
+        Deviation.between(faster / middle, slower / middle),
+        calibration_noise(platform.calm),
+    ]
+    if not platform.require_device().is_core:
+        common.append(range_term("stacks", software))
+    down, up = (joint_share(engine.graph, prices, side) for side in ("low", "high"))
+    factors = Deviation(down * ops.down, up * ops.up).joined(*common).factors
+    return middle * factors[0], middle * factors[1]
 
 
-def _joint(graph: StepGraph, prices: Prices, side: str) -> float:
-    """Return the deviation of independent families together over that of all in one direction."""
-    by_family: dict[str, float] = defaultdict(float)
+def _recorded() -> tuple[float, float]:
+    """Return the range of ops that were measured in another step or on another machine."""
+    return range_term("elsewhere", "recorded").factors
+
+
+def joint_share(graph: StepGraph, prices: Prices, side: str) -> float:
+    """Return the deviation of all ops together over that of all of them in one direction.
+
+    Kernels of one family have some of it in common, shapes the rest by themselves; families and
+    kinds of collectives err independently.
+    """
+    common: dict[str, float] = defaultdict(float)
     counted: dict[Cost | Collective, int] = defaultdict(int)
     members: dict[Collective, tuple[int, ...]] = {}
     for step in graph.steps:
         for op in step.ops:
             if op.seconds is not None:
-                by_family["recorded"] += op.seconds * abs(
-                    1 - MEASURED_RANGE[0 if side == "low" else 1]
-                )
+                common["recorded"] += op.seconds * abs(1 - _recorded()[side == "high"])
             elif op.collective is not None:
                 counted[op.collective] += 1
                 if op.collective not in members:
@@ -261,15 +272,20 @@ def _joint(graph: StepGraph, prices: Prices, side: str) -> float:
             elif op.cost is not None:
                 counted[op.cost] += 1
     edge = _Edge(prices, side)
+    whole, squares = sum(common.values()), 0.0
     for what, times in counted.items():
         if isinstance(what, Collective):
             ranks = members[what]
             away = edge.collective(what, ranks) - prices.collective(what, ranks)
-            by_family[what.kind] += times * abs(away)
+            name, independent = what.kind, prices.collective_price(what, ranks).independent
         else:
-            by_family[what.family] += times * abs(edge.kernel(what) - prices.kernel(what))
-    whole = sum(by_family.values())
-    squares = sum(each**2 for each in by_family.values())
+            away = edge.kernel(what) - prices.kernel(what)
+            name, independent = what.family, prices.kernel_price(what).independent
+        each = times * abs(away)
+        whole += each
+        squares += independent * each**2
+        common[name] += (1 - independent) ** 0.5 * each
+    squares += sum(each**2 for each in common.values())
     return float(squares**0.5 / whole) if whole else 1.0
 
 
@@ -314,9 +330,9 @@ def _parts(memory: Any) -> dict[str, int]:
     return {name: getattr(memory, name) for name in names}
 
 
-def check_memory(graph: StepGraph, platform: Platform) -> None:
+def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
     """Refuse a step that needs more memory than a device has, with what would help."""
-    memory, device = graph.memory, platform.require_device()
+    device = platform.require_device()
     if memory is None or memory.total <= device.memory_bytes:
         return
     parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
@@ -330,7 +346,7 @@ def check_memory(graph: StepGraph, platform: Platform) -> None:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to go on all the same")
     raise NoPlanError(
-        f"{graph.name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
+        f"{name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
         f"{format_size(device.memory_bytes)}.",
         f"Try: {'; '.join(hints)}.",
     )

@@ -18,8 +18,9 @@ import numpy as np
 
 from weft.collectives import collective
 from weft.cost.bus import bus_factor
-from weft.cost.nccl import MEASURED_RANGE, library_price
+from weft.cost.nccl import library_price
 from weft.cost.price import Price, price
+from weft.cost.ranges import range_term
 from weft.errors import ScheduleError, UnknownNameError, UsageError, WeftError, nearest
 from weft.hardware.libraries import Fit, library_names
 from weft.hardware.network import Level
@@ -32,15 +33,13 @@ if TYPE_CHECKING:
     from weft.step import Collective
 
 __all__ = [
-    "MEASURED_RANGE",
-    "SIMULATED_RANGE",
     "Prices",
     "collective_price",
     "default_library",
     "known_library",
     "levels_of",
-    "ranged",
     "seconds_by",
+    "simulated_price",
 ]
 
 # Algorithms that libraries have between nodes; the fastest counts.
@@ -64,8 +63,6 @@ _INSIDE = {
 }
 _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
-# A simulated collective compared with the measured ones of NCCL: within that factor for most.
-SIMULATED_RANGE = (0.8, 1.35)
 PRODUCTS = ("gemm", "bmm")  # families of matrix products
 
 
@@ -189,7 +186,7 @@ def collective_price(
     inner = platform.node_levels
     used = tuple(level for level in levels if level.size > 1)
     if not used or (not what.nbytes and what.kind != "barrier"):
-        return ranged(0.0, (1.0, 1.0), "nothing to move")
+        return Price(0.0, 0.0, 0.0, model="nothing to move")
     inside_node = sum(level.size > 1 for level in levels[:inner])
     if what.copies and 0 < inside_node < len(used):
         return _once_a_node(platform, library, what, levels)
@@ -207,12 +204,13 @@ def collective_price(
         pass
     else:
         how = "measured" if isinstance(found.fit, Fit) else "its algorithms"
-        return ranged(found.seconds, (found.low, found.high), f"{library}, {how}")
+        low, high = (found.seconds * each for each in (found.low, found.high))
+        return Price(found.seconds, low, high, model=f"{library}, {how}")
     inside = all(level.size == 1 for level in levels[inner:])
     seconds = _simulated(narrow, kind, nbytes, inside=inside)
     if seconds is not None:
-        return ranged(seconds, SIMULATED_RANGE, "simulated")
-    return ranged(_link_bound(kind, nbytes, used), SIMULATED_RANGE, "link")
+        return simulated_price(seconds, "simulated")
+    return simulated_price(_link_bound(kind, nbytes, used), "link")
 
 
 def _once_a_node(
@@ -305,6 +303,7 @@ def _scaled(found: Price, share: float) -> Price:
     return Price(seconds, low, high, found.basis, f"{found.model}, as recorded")
 
 
-def ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:
-    """Return a price with its range."""
-    return Price(seconds, seconds * factors[0], seconds * factors[1], "predicted", model)
+def simulated_price(seconds: float, model: str) -> Price:
+    """Return a price with the range of collectives that no library was measured with."""
+    low, high = range_term("collectives", "simulated").factors
+    return Price(seconds, seconds * low, seconds * high, model=model)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from weft.cost.ranges import range_term
 from weft.errors import UsageError
 from weft.serving.batching import BatchLimits, Engine
 from weft.serving.cache import kv_cache
@@ -14,7 +15,7 @@ from weft.serving.forward import Forward
 from weft.serving.requests import arriving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from weft.hardware import Platform
     from weft.models.transformer import Transformer
@@ -104,8 +105,20 @@ class Question:
             "fetch_alone": float(alone.fetching[0]),
             "ttft_alone": float(alone.first[0]),
             **outcome.row(),
+            **self._ranges(outcome.row()),
             "basis": "predicted",
         }
+
+    def _ranges(self, row: Mapping[str, Any]) -> dict[str, float | None]:
+        """Return the ends of the ranges that measured servers give; None without a server."""
+        found: dict[str, float | None] = {}
+        for key in ("ttft", "itl"):
+            low = high = None
+            if self.server is not None and row[key] is not None:
+                factors = range_term("serving", f"{self.server.name}-{key}").factors
+                low, high = (row[key] * each for each in factors)
+            found |= {f"{key}_low": low, f"{key}_high": high}
+        return found
 
     @cached_property
     def _forward(self) -> Forward:

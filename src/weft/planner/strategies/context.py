@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from weft.hardware.software_stack import SoftwareStack, completed_stack
-from weft.planner.prices import SIMULATED_RANGE, Prices, ranged, seconds_by
+from weft.planner.prices import Prices, seconds_by, simulated_price
 
 if TYPE_CHECKING:
     from weft.cost.price import Price
@@ -80,7 +80,7 @@ class NodeKey:
 def algorithm_price(node: NodeKey, kind: str, name: str, nbytes: int) -> Price | None:
     """Return what a collective takes by an algorithm; None where it does not apply."""
     seconds = seconds_by(node.machine, kind, name, nbytes)
-    return None if seconds is None else ranged(seconds, SIMULATED_RANGE, f"{name}, simulated")
+    return None if seconds is None else simulated_price(seconds, f"{name}, simulated")
 
 
 def scaled(price: Price, times: float) -> Price:

@@ -1,0 +1,224 @@
+"""Residuals of kernels and collectives that no fit was shown.
+
+Each comes with the range that it has without the one term that the table tells about.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from validation.kernel_fit import left_of, unexplained
+from validation.kernel_studies import studies_by_device
+from validation.kernel_tables import Floats, Mask, Study, gemm_studies
+from validation.nccl_algorithms_fit import read_logs
+from validation.nccl_fit import errors_of, groups_of, other_version
+from validation.nccl_tables import (
+    SERVER_TABLES,
+    SERVERS,
+    Cell,
+    read_cells,
+    read_nccl_tests,
+    read_server_cells,
+)
+from validation.other_tables import deepbench_products, vidur_products
+from validation.published_attention import held_out
+from validation.splits import NCCL_BETWEEN_NODES, VIDUR_LAYERS
+from validation.vidur_layers import layer_studies
+from weft.calibration.law_ranges import grid_of
+from weft.cost.nccl import library_price
+from weft.cost.nccl_algorithms import algorithm_seconds
+from weft.cost.price import kernel_deviations, price_columns
+from weft.cost.ranges import OTHER
+from weft.hardware import platform
+from weft.hardware.kernel_fits import ANY, find_fit
+from weft.hardware.libraries import algorithm_fit, library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_SAMPLED = 2000  # rows of a table
+_OTHER_TENTH = 2613  # seed of the shapes that check ranges; those of the fit have another one
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTable:
+    """Measured seconds, logarithms of them over predicted ones, and how far ranges reach.
+
+    ``down`` and ``up`` are ranges without a term, that of which the table tells.
+    ``group`` and ``name`` are the term of ``catalogue/ranges.toml`` that the table tells about; ""
+    where it checks a range that is recorded elsewhere. ``part`` is what is left out together,
+    ``fitted`` whether a model was fitted to the table. The terms are, to all tables that name them.
+    """
+
+    group: str
+    name: str
+    title: str
+    part: str
+    fitted: bool
+    seconds: Floats
+    left: Floats
+    down: Floats
+    up: Floats
+
+    def inside(self, term: float) -> Mask:
+        """Return which residuals lie in the range with a term added."""
+        found: Mask = (self.left >= -np.hypot(self.down, term)) & (
+            self.left <= np.hypot(self.up, term)
+        )
+        return found
+
+
+def kernel_tables(folder: Path) -> Iterator[RangeTable]:
+    """Read tables of other authors, of siblings, of other models, and shapes left out."""
+    yield from product_tables(folder)
+    for table in VIDUR_LAYERS.held_out:
+        for study in layer_studies(folder, (table,)):
+            known = study.device.name == "a100"
+            title = f"{table.split('/')[1]}, " + ("another model" if known else "a sibling")
+            yield _table(study, "" if known else "sibling", title, family=OTHER)
+    for family, name in product(("attention", "attention-backward"), ("flash2", "flash3", "cudnn")):
+        found = held_out("h100", name, family)
+        if found is not None:
+            yield _table(found, "", "other shapes and authors")
+    for family in ("attention", "moe"):
+        for where, studies in studies_by_device(folder, family).items():
+            for (study,) in studies if where != ANY else ():
+                yield _other_shapes(study)
+
+
+def product_tables(folder: Path) -> Iterator[RangeTable]:
+    """Read matrix products of other authors, and of a sibling."""
+    for study in (vidur_products(folder), deepbench_products(folder)[0]):
+        yield _table(study, "elsewhere", "another author")
+    for study in (deepbench_products(folder)[1], *deepbench_products(folder, "T4")):
+        yield _table(study, "", "another author, by a sibling")
+    for study in gemm_studies(folder, "gb200"):
+        own = replace(study, device=platform("gb200-nvl72").require_device())
+        by_device = study.dtype == "fp8_block"  # which has a range of its own on siblings
+        yield _table(own, "" if by_device else "sibling", "a sibling")
+
+
+def _table(study: Study, group: str, title: str, *, family: str = "") -> RangeTable:
+    """Compare a table with prices; without the term for other authors, unless it is of one."""
+    mine = study.sample(_SAMPLED)
+    found = price_columns(mine.family, mine.columns, mine.device, mine.dtype, mine.implementation)
+    away = kernel_deviations(
+        mine.family,
+        mine.device,
+        mine.dtype,
+        mine.implementation,
+        without=(group, *(() if "author" in title else ("elsewhere",))),
+    )
+    ones = np.ones(len(mine.seconds))
+    name = f"{study.family} {study.device.name} {study.dtype}"
+    title = " ".join(filter(None, (name, study.implementation))) + f", {title}"
+    left = np.log(mine.seconds / found.seconds)
+    term = family or study.kind.law
+    return RangeTable(
+        *(group, term if group else "", title, name, False, mine.seconds, left),
+        *(away.down * ones, away.up * ones),
+    )
+
+
+def _other_shapes(study: Study) -> RangeTable:
+    """Hold back a tenth of the shapes that is not the one which gave the range of the fit."""
+    fit = find_fit(study.device.name, study.family, study.dtype)
+    assert fit is not None
+    names = np.stack([study.columns[key] for key in study.shape], axis=1)
+    shapes, number = np.unique(names, axis=0, return_inverse=True)
+    drawn = np.random.default_rng(_OTHER_TENTH).integers(0, 10, len(shapes)) == 0
+    held = drawn[number.ravel()] & ~study.tenth_of_shapes
+    grid = grid_of(study.family, study.dtype)
+    left = left_of(study, unexplained(study, fit.law), grid, held)
+    ones = np.ones(len(left))
+    name = f"{study.family} {study.device.name} {study.dtype}"
+    away = -np.log(fit.low) * ones, np.log(fit.high) * ones
+    title, seconds = f"{name}, shapes left out", study.seconds[held]
+    return RangeTable("", "", title, name, False, seconds, left, *away)
+
+
+def collective_tables(folder: Path) -> Iterator[RangeTable]:
+    """Read other machines with NCCL, other versions of servers, and logs between nodes."""
+    yield from _other_machines(folder)
+    yield from _server_versions(folder)
+    fit = algorithm_fit("nccl")
+    assert fit is not None
+    for fitted, names in ((True, NCCL_BETWEEN_NODES.fitted), (False, NCCL_BETWEEN_NODES.held_out)):
+        pairs = [
+            (c.seconds, algorithm_seconds(c.network, c.kind, c.nbytes, fit.law))
+            for c in read_logs(folder, names)
+        ]
+        title = f"NCCL between nodes, {', '.join(names)}"
+        yield _collectives("between_nodes", title, title, pairs, fitted=fitted)
+
+
+def _other_machines(folder: Path) -> Iterator[RangeTable]:
+    logs = sorted((folder / "nccl_tests_h100" / "single_node").glob("N1_G*.log.gz"))
+    here = [c for p in logs for c in read_nccl_tests(p, int(p.name[4]), "2.29.2")]
+    yield _machine("H100 of another cluster", _priced("h100", here))
+    there = [c for c in read_cells(folder, "gb200") if c.version == "2.29.2"]
+    yield _machine("GB200 by B200's curves", _priced("b200", there))
+    pairs = []
+    for file, kind in (("allreduce", "all_reduce"), ("allgather", "all_gather")):
+        cells = list(read_nccl_tests(folder / "superbench_logs" / f"nccl_{file}.log", 8, "", kind))
+        # One process drives eight devices there: one launch after another.
+        launches = 8 * platform("a100-8").require_device().host_launch
+        pairs += _priced("a100", cells, launches)
+    yield _machine("A100 in SuperBench", pairs)
+
+
+def _machine(title: str, pairs: list[tuple[float, float]]) -> RangeTable:
+    return _collectives("nccl", f"NCCL inside a node, {title}", title, pairs)
+
+
+def _priced(device: str, cells: Iterable[Cell], launches: float = 0.0) -> list[tuple[float, float]]:
+    """Return what was measured and its price; calls are no closer than ``launches``."""
+    pairs = []
+    for cell in cells:
+        machine, dtype = platform(f"{device}-8", num_ranks=cell.num_ranks), cell.dtype or "float16"
+        kind = "send" if cell.collective == "sendrecv" else cell.collective
+        found = library_price(machine, kind, cell.nbytes, dtype=dtype).seconds
+        pairs.append((cell.seconds, max(found, launches)))
+    return pairs
+
+
+def _server_versions(folder: Path) -> Iterator[RangeTable]:
+    """Predict each version of a server's all-reduce by the nearest other one."""
+    for server in SERVERS:
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for device, system in SERVER_TABLES.items():
+            fits = library(server, device).fits
+            cells = read_server_cells(folder, system, server)
+            for group in groups_of(cells, by_count=True):
+                key = group[0].version, (group[0].num_ranks,)
+                mine = next((f for f in fits if (f.version, f.ranks) == key), None)
+                other = None if mine is None else other_version(fits, mine)
+                if other is not None:
+                    errors = errors_of(other, group)
+                    found[device] += [
+                        (c.seconds, c.seconds * (1 + e)) for c, e in zip(group, errors, strict=True)
+                    ]
+        for device, pairs in found.items():
+            title = f"all_reduce of {server} on {device}, another version"
+            yield _collectives("servers", title, device, pairs)
+
+
+def _collectives(
+    name: str,
+    title: str,
+    part: str,
+    pairs: list[tuple[float, float]],
+    *,
+    fitted: bool = False,
+) -> RangeTable:
+    """Make a table of measured and predicted times; all of their range is the term."""
+    measured, predicted = np.array(pairs).T
+    none = np.zeros(len(pairs))
+    left = np.log(measured / predicted)
+    return RangeTable("collectives", name, title, part, fitted, measured, left, none, none)
