@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.broadcast import HOSTS
 from benchmarks.broadcast_model import BroadcastSize, CodecTimes, Hosts
 from weft.collectives import collective
-from weft.collectives.chain_pieces import piece_bytes
+from weft.collectives.chain import piece_bytes
 from weft.compress import expected_ratio, is_lossless
 from weft.cost.codec import codec_rates, is_priced
 from weft.hardware import platform

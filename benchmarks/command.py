@@ -9,8 +9,7 @@ from benchmarks.results_page import results_page
 from benchmarks.table import print_notes, print_rows
 from benchmarks.table_of_collectives import print_collective_rows, print_figure_rows
 from benchmarks.table_of_predict import print_predict_rows
-from weft.cli.outputs import print_json, print_written, write
-from weft.cli.progress import track
+from weft.cli.outputs import print_json, print_written, track, write
 from weft.errors import UsageError
 from weft.report.text import Column, print_table
 

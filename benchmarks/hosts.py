@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.collective_case import KINDS
 from benchmarks.namespaces import NetHost, two_hosts
 from benchmarks.rows import Options, Row
-from weft.c3.ideal import percent_of_ideal
+from weft.c3.scenarios import percent_of_ideal
 from weft.errors import RunError, RunTimeoutError
 from weft.local_runs.contest import PeerTiming
 from weft.runtime.env_rendezvous import free_port

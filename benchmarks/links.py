@@ -9,7 +9,7 @@ from benchmarks.hosts import on_hosts
 from benchmarks.lookups import Lookups
 from benchmarks.namespaces import two_hosts
 from benchmarks.rows import Row
-from weft.c3.ideal import percent_of_ideal
+from weft.c3.scenarios import percent_of_ideal
 
 MUST = 0.75  # of the gain that overlap could bring: TCP costs core time
 _HALVES = ("compute", "communicate")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from validation.random_pairs import random_pairs
 from weft.c3 import Scenario
-from weft.c3.random_pairs import random_pairs
 from weft.models.building import Ops
 from weft.planner.planning import search_of
 from weft.step import NO_HOST

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import show_figure
+from validation.markdown_tables import markdown_table
 from weft.errors import FormatError
-from weft.report.markdown import markdown_table
 from weft.report.text import Column
 from weft.units import format_time
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from benchmarks.cost import Cost, cost_of
 from benchmarks.rows import Options, Row
-from weft.collectives import collective, uneven_all_to_all
+from benchmarks.uneven_all_to_all import uneven_all_to_all
+from weft.collectives import collective
 from weft.hardware import platform
 from weft.schedule import CommandKind, Schedule
 from weft.simulator import simulate

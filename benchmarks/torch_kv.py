@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from weft.collectives.block_gather import gather_blocks
+from benchmarks.block_gather import gather_blocks
 from weft.runtime import World, prepare
 
 POOL = 4  # times as many blocks as are gathered

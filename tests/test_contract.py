@@ -12,9 +12,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from benchmarks.uneven_all_to_all import uneven_all_to_all
 from tests.collective_values import expected, inputs
 from weft.c3.strategies import ENGINES
-from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
+from weft.collectives import KINDS, algorithms, collective
 from weft.hardware import platform
 from weft.runtime import World, run, spawn
 from weft.schedule import CommandKind, Schedule, expand

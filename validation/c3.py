@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from validation.c3_means import MEANS, mean_percent, priced_list
 from validation.c3_plots import plots
+from validation.random_pairs import random_pairs
 from validation.target import Target
 from weft.c3 import (
     GEMMS,
@@ -23,7 +24,6 @@ from weft.c3 import (
     without,
     without_units,
 )
-from weft.c3.random_pairs import random_pairs
 from weft.c3.strategies import grid_of
 from weft.hardware import platform
 from weft.schedule.strategy import Strategy

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import validation
-from weft.cli.outputs import print_json, print_written, write
-from weft.cli.progress import track
+from weft.cli.outputs import print_json, print_written, track, write
 
 if TYPE_CHECKING:
     from validation import Group, Target
@@ -142,7 +141,7 @@ def _write(
 
 def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:
     """Return the tables as one page, the groups one below the other."""
-    from weft.report.markdown import markdown_table
+    from validation.markdown_tables import markdown_table
 
     parts = ["# How far off is weft?\n", _ACCURACY]
     for group, targets in found:

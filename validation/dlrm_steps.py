@@ -70,7 +70,12 @@ def targets() -> Iterator[Target]:
         for fitted in (True, False):
             mine = [row for row in found if (row.part in split.fitted) == fitted]
             if mine:
-                yield from set_targets(NAME, title, source, mine, 12.0, fitted=fitted, by="median")
+                yield from set_targets(
+                    *(NAME, title, source, mine, 12.0),
+                    fitted=fitted,
+                    by="median",
+                    held_out=split.held_out_label,
+                )
 
 
 @kept

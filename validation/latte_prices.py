@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.collectives import collective
-from weft.collectives.dma_one_host import one_copy
+from weft.collectives.dma_one_host import DONE, HOST, READY, SYNC
+from weft.collectives.parts import own, signal, wait
 from weft.hardware import Platform
-from weft.schedule import CommandKind
+from weft.schedule import SELF, Buffer, CommandKind, Copy, Program, Queue, Schedule, Slice, Submit
 from weft.simulator import Energy, energy, simulate
 
 
@@ -44,6 +45,17 @@ class Measured:
 
     seconds: float
     watts: float
+
+
+def one_copy(nbytes: int) -> Schedule:
+    """Build one copy from rank 0 to rank 1, from the host call to the observed completion."""
+    copy = Copy(own("in", 0, nbytes), Slice(1, "out", 0, nbytes))
+    engine = Queue("copy0", (copy, signal(HOST, SYNC)), host=HOST)
+    fed = (wait(READY), Submit(SELF, "copy0", 2), wait(SYNC), signal(1, DONE))
+    other = Program((1,), (Queue("host", (signal(HOST, READY), wait(DONE))),))
+    buffers = (Buffer("in", (nbytes, 0), "in"), Buffer("out", (0, nbytes), "out"))
+    programs = (Program((HOST,), (engine, Queue("host", fed))), other)
+    return Schedule("one copy", 2, programs, buffers, SYNC + 1)
 
 
 def by_rccl(kind: str, nbytes: int, platform: Platform, rccl: Rccl | None = None) -> Measured:

@@ -7,8 +7,8 @@ each of them switched off. Ranges of sizes with the same answers are one row.
 from itertools import groupby
 
 from validation.latte import MECHANISMS, SIZES, Results, all_to_alls, fastest
+from validation.markdown_tables import markdown_table
 from weft.hardware import platform
-from weft.report.markdown import markdown_table
 from weft.report.text import Column
 from weft.units import format_size, format_time
 

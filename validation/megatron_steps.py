@@ -88,6 +88,7 @@ def targets() -> Iterator[Target]:
                     *(NAME, each.title, each.source, mine, each.allowed),
                     fitted=fitted,
                     by="median",
+                    held_out=each.split.held_out_label,
                 )
 
 

@@ -23,7 +23,10 @@ from weft.models.zoo import MODELS
 _SIMUMAX = "SimuMax v1.2, MooreThreads/SimuMax @4dcaae513ba7"
 _MEGATRON = "golden values of NVIDIA/Megatron-LM @d98e8a64ddf3"
 _GIB = 1 << 30
-_VOCABULARY = 50304  # GPT-2's, padded to a multiple of 128, which Megatron's tests use
+# Of the tokenizers that Megatron's tests use, padded to a multiple of 128: GPT-2's, and for BERT
+# the WordPiece vocabulary of bert-large-uncased.
+_VOCABULARY = 50304
+_VOCABULARIES = {"bert": 30592}
 # Columns of the golden values, and the arguments of Megatron that they hold.
 _ARGUMENTS = {
     "layers": "num_layers",
@@ -161,7 +164,7 @@ def megatron_rows(folder: Path) -> Iterator[MemoryRow]:
 
 def golden_model(row: dict[str, str]) -> Transformer:
     """Return the model of a row of the golden values, by its arguments."""
-    arguments: dict[str, Any] = {"vocab_size": _VOCABULARY}
+    arguments: dict[str, Any] = {"vocab_size": _VOCABULARIES.get(row["model"], _VOCABULARY)}
     for key, value in json.loads(row["other_args"] or "{}").items():
         arguments[key.replace("-", "_")] = value
     for column, name in _ARGUMENTS.items():

@@ -53,7 +53,12 @@ def targets() -> Iterator[Target]:
                 yield Target(NAME, name, row.measured, "s", SOURCE, row.predicted, fitted=fitted)
         for fitted in (True, False):
             mine = [row for row in rows if (row in known) == fitted]
-            yield from set_targets(NAME, benchmark, SOURCE, mine, 6.0, fitted=fitted, by="median")
+            yield from set_targets(
+                *(NAME, benchmark, SOURCE, mine, 6.0),
+                fitted=fitted,
+                by="median",
+                held_out=split.held_out_label,
+            )
 
 
 @kept

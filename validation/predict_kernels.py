@@ -11,7 +11,11 @@ from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import Study, gemm_studies
 from validation.other_tables import DEEPBENCH, VIDUR, deepbench_products, vidur_products
 from validation.published_attention import FA3_PAPER, fitted_attention, held_out
-from validation.recorded_products import fitted_products
+from validation.recorded_products import (
+    fitted_products,
+    recorded_attention,
+    recorded_elementwise,
+)
 from validation.splits import DEEPBENCH_T4, VIDUR_LAYERS
 from validation.target import Target
 from validation.vidur_layers import layer_studies
@@ -170,6 +174,7 @@ def elsewhere(folder: Path) -> Iterator[Target]:
     yield from _held_out_layers(folder)
     yield from _on_a_capped_card(folder)
     yield from _recorded_on_mi300x(folder)
+    yield from _recorded_in_steps(folder)
     others = (vidur_products(folder), *deepbench_products(folder))
     for study in others:
         error = geomean_error(_off(study, study.device))
@@ -217,6 +222,32 @@ def _recorded_on_mi300x(folder: Path) -> Iterator[Target]:
     note = "4 small products, all launch and tail: too fast"
     error = fit.errors.shapes or 0.0
     yield _error(f"{name}: BERT small, held out", fit.source, error, -1.0, note)
+
+
+def _recorded_in_steps(folder: Path) -> Iterator[Target]:
+    """Score elementwise kernels and torch's attention of recorded steps: nothing is fitted to them.
+
+    Those of Qwen were looked at, with what strided kernels take.
+    """
+    for model in ("qwen1.5-0.5b", "bert-small"):
+        for gpu, on in (("MI300X", "mi300x-8"), ("H100", "h100-8")):
+            trace = f"{model}_{gpu}_single"
+            study = recorded_elementwise(folder, trace, on)
+            yield _in_step(f"elementwise {gpu} in {model}: contiguous", study)
+            if model.startswith("qwen"):
+                study = recorded_elementwise(folder, trace, on, contiguous=False)
+                yield _in_step(f"elementwise {gpu} in {model}: strided", study)
+                study = recorded_attention(folder, trace, on)
+                yield _in_step(f"attention {gpu} in {model}: torch's flash kernel", study)
+
+
+def _in_step(name: str, study: Study) -> Target:
+    found = price_columns(
+        study.family, study.columns, study.device, study.dtype, study.implementation
+    )
+    ratio = found.seconds / study.seconds
+    note = f"{len(ratio)} kernels, predicted over measured {np.median(ratio):.2f} in the median"
+    return _error(name, study.source, geomean_error(ratio - 1), -1.0, note)
 
 
 _LAYERS_LIMIT = 12.0

@@ -1,8 +1,18 @@
-"""Matrix products in recorded steps on MI300X: the only measured kernels of it at hand."""
+"""Kernels in recorded steps on MI300X, the only measured ones of it at hand, and on H100.
+
+Products are read off TraceLens' reports, attention and elementwise kernels off the traces.
+"""
 
 import csv
+import gzip
+from collections import defaultdict
+from collections.abc import Iterator
+from math import prod
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from validation.kernel_tables import Study, study
@@ -58,3 +68,71 @@ def fitted_products(folder: Path) -> KernelFit:
         len(errors), geomean_error(errors), within_20(errors), shapes=geomean_error(left)
     )
     return KernelFit("gemm", "bf16", law, known.low, known.high, SOURCE, scores)
+
+
+class RecordedKernel(NamedTuple):
+    """A kernel of a trace with the operator that launched it: sides and dtypes of its operands."""
+
+    operator: str
+    dims: list[list[int]]
+    dtypes: list[str]
+    name: str
+    seconds: float
+
+
+def recorded_kernels(folder: Path, name: str) -> Iterator[RecordedKernel]:
+    """Read the kernels of a trace: the median of each kernel and operator with its operands."""
+    path = folder / RECORDED_MI300X.folder / f"{name}.json.gz"
+    events = msgspec.json.decode(gzip.decompress(path.read_bytes()))["traceEvents"]
+    operators: dict[Any, dict[str, Any]] = {
+        each["args"].get("External id"): each for each in events if each.get("cat") == "cpu_op"
+    }
+    found: dict[str, list[tuple[RecordedKernel, float]]] = defaultdict(list)
+    for each in events:
+        operator = operators.get(each.get("args", {}).get("External id"))
+        if each.get("cat") == "kernel" and operator is not None:
+            args = operator["args"]
+            dims, dtypes = args.get("Input Dims", []), args.get("Input type", [])
+            one = RecordedKernel(operator["name"], dims, dtypes, each["name"], each["dur"] / 1e6)
+            found[str(one[:4])].append((one, one.seconds))
+    for same in found.values():
+        yield same[0][0]._replace(seconds=median(seconds for _, seconds in same))
+
+
+_SDPA = "aten::_flash_attention_forward"
+
+
+def recorded_attention(folder: Path, name: str, on: str) -> Study:
+    """Read the attention of a trace's decoder, which is causal, by torch's flash kernel."""
+    rows = []
+    for each in recorded_kernels(folder, name):
+        if each.operator == _SDPA:
+            (batch, queries, heads, width), (_, keys, shared, _) = each.dims[:2]
+            rows.append((batch, heads, shared, queries, keys, width, each.seconds))
+    names = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim")
+    *sides, seconds = np.array(rows, float).T
+    columns = dict(zip(names, sides, strict=True))
+    device = platform(on).require_device()
+    return study("attention", device, "bf16", columns, seconds, names, SOURCE, "flash2")
+
+
+_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2}
+# Operators that read each operand once and write one result of the broadcast shape.
+_ELEMENTWISE = frozenset(
+    f"aten::{name}"
+    for name in ("add", "add_", "sub", "mul", "mul_", "div", "pow", "neg", "silu", "gelu", "relu")
+)
+
+
+def recorded_elementwise(folder: Path, name: str, on: str, *, contiguous: bool = True) -> Study:
+    """Read the elementwise kernels of a trace; contiguous ones are those that torch vectorizes."""
+    rows = []
+    for each in recorded_kernels(folder, name):
+        sizes = [_BYTES.get(dtype, 0) for dtype in each.dtypes]
+        known = each.operator in _ELEMENTWISE and any(sizes)
+        if known and ("vectorized_elementwise" in each.name) == contiguous:
+            read = sum(prod(dims) * size for dims, size in zip(each.dims, sizes, strict=True))
+            rows.append((read + max(map(prod, each.dims)) * max(sizes), each.seconds))
+    nbytes, seconds = np.array(rows, float).T
+    device = platform(on).require_device()
+    return study("elementwise", device, "bf16", {"nbytes": nbytes}, seconds, ("nbytes",), SOURCE)

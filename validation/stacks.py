@@ -170,7 +170,9 @@ def targets() -> Iterator[Target]:
             mine = [row for row in rows if (row.part in each.split.fitted) == fitted]
             if mine:
                 yield from set_targets(
-                    NAME, each.title, each.stack, mine, each.allowed, fitted=fitted
+                    *(NAME, each.title, each.stack, mine, each.allowed),
+                    fitted=fitted,
+                    held_out=each.split.held_out_label,
                 )
 
 

@@ -102,12 +102,13 @@ def set_targets(
     *,
     fitted: bool,
     by: Literal["mean", "median"] = "mean",
+    held_out: str = "unseen",
 ) -> Iterator[Target]:
     """Return the error of a part of a data set, and how many of its values the ranges hold."""
     errors = np.array([row.error for row in rows])
     sizes = np.abs(errors)
     parts = ", ".join(dict.fromkeys(row.part for row in rows))
-    kind = "fitted" if fitted else "unseen"
+    kind = "fitted" if fitted else held_out
     yield Target(
         group,
         f"{title}, {kind}: {by} error of the step",

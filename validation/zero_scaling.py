@@ -110,7 +110,7 @@ def scaling_rows(folder: Path) -> Iterator[ScalingRow]:
                 bucket=512 << 20,
                 param_broadcast=True,
             )
-            job = Job("internlm-7b", model, ranks, (), "eager")
+            job = Job("internlm-7b", model, ranks, (), "internevo")
             found = predict_job(job, _machine(ranks), anyway=True).seconds
             measured = float(row["step_seconds"])
             each = ranks / tokens

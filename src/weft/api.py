@@ -9,8 +9,8 @@ wrote, or ``package.module:function``. So is a platform: a name, a cluster, a fi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
 from weft.hardware import Platform
@@ -19,21 +19,15 @@ from weft.models import find
 from weft.planner import planning
 from weft.planner import predict as predicting
 from weft.planner.job_prediction import predict_job
-from weft.planner.plan import Limits
+from weft.planner.plan import Limits, Plan
+from weft.planner.predict import Prediction
+from weft.planner.prices import Prices
+from weft.step import HostModel
 from weft.step.step_graph import StepGraph
 from weft.trace import Trace, read
 from weft.trace.formats.reading import read_untimed
 from weft.trace.recorded.untimed_graph import step_of_graph
-from weft.whatif import answer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from weft.planner.plan import Plan
-    from weft.planner.predict import Prediction
-    from weft.planner.prices import Prices
-    from weft.step import HostModel
-    from weft.whatif import Answer
+from weft.whatif import Answer, answer
 
 _TRACES = (".json.gz", ".csv", ".et")
 
@@ -155,9 +149,7 @@ def _machine(
 
 
 def _settings(given: Mapping[str, object] | None) -> dict[str, str]:
-    return {key: _written(value) for key, value in (given or {}).items()}
-
-
-def _written(value: object) -> str:
-    """Write a setting as the command line has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (given or {}).items()
+    }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.c3.ideal import percent_of_ideal
+from weft.c3.scenarios import percent_of_ideal
 from weft.errors import UsageError
 from weft.local_runs.overlap_measurement import (
     STRATEGIES,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from validation.random_pairs import random_pairs
 from weft.c3 import SCENARIOS, STRATEGIES, Pricer, advise, pair_schedule, price_scenario
-from weft.c3.random_pairs import random_pairs
 from weft.c3.strategies import COLLECTIVES
 from weft.hardware import platform
 from weft.schedule.strategy import Strategy

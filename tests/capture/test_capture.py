@@ -107,6 +107,19 @@ def test_every_rank_can_be_captured_by_itself():
     assert len(capture(steps.alone, 2, every_rank=True).steps) == 1
 
 
+def test_ranks_that_do_the_same_and_meet_different_ones_are_predicted():
+    workload = capture(steps.uneven_pairs, 4, every_rank=True)
+    assert sorted(rank for step in workload.steps for rank in step.ranks) == [0, 1, 2, 3]
+    found = predict(workload, platform("h100-8", num_ranks=4))
+    waiting = {
+        rank: found.timeline.waiting[n]
+        for n, step in enumerate(workload.steps)
+        for rank in step.ranks
+    }
+    assert waiting[2] > 0
+    assert waiting[0] == waiting[1] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_memory_is_counted():
     memory = capture(steps.alone).memory
     assert memory is not None

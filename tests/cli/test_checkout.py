@@ -8,8 +8,9 @@ import pytest
 
 CODE = """
 import sys
-from weft.cli import checkout, main
-checkout.__file__ = "/nowhere/weft/cli/checkout.py"  # as where a wheel is installed
+from weft.cli import main
+from weft.cli.verbs import bench_verb
+bench_verb.__file__ = "/nowhere/weft/cli/verbs/bench_verb.py"  # as where a wheel is installed
 sys.exit(main([sys.argv[1]]))
 """
 

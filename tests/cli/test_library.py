@@ -5,7 +5,7 @@ import json
 import pytest
 
 from weft.cli import main
-from weft.cli.library_algorithm import LibraryAlgorithm, library_algorithm
+from weft.cli.collective_pricing import LibraryAlgorithm, library_algorithm
 from weft.cost.nccl import library_price
 from weft.errors import UsageError
 from weft.hardware import platform

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from weft.cli.progress import track, working
+from weft.cli.outputs import track, working
 
 
 class Terminal(io.StringIO):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.cli import main
-from weft.cli.collective_values import Values, dtype_for
+from weft.cli.running import Values, dtype_for
 from weft.collectives import KINDS, algorithms, collective
 
 

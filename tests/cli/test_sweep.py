@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from weft.cli import main
-from weft.cli.sweep_cell import ask
+from weft.cli.verbs.sweep_verb import ask
 
 COPIES = ["sweep", "copies", "--on", "mi300x-8", "--method", "b2b", "--count", "16"]
 # A process a core is what users have; one is enough to see that it works.

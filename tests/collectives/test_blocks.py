@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.block_gather import gather_blocks
 from tests.arrays import Machine
-from weft.collectives.block_gather import gather_blocks
 from weft.errors import UsageError
 from weft.schedule.check import check
 

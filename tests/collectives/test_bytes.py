@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
+from benchmarks.uneven_all_to_all import uneven_all_to_all
+from weft.collectives import KINDS, algorithms, collective
 from weft.errors import SizeError, UnknownNameError, UsageError
 from weft.schedule import Broadcast, Copy, Reduce, Signal, Submit, Swap, Wait
 from weft.schedule.check import check

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.uneven_all_to_all import uneven_all_to_all
 from tests.arrays import Machine
 from tests.collective_values import expected, inputs
-from weft.collectives import KINDS, algorithms, collective, push, uneven_all_to_all
+from weft.collectives import KINDS, algorithms, collective, pull
 from weft.errors import UsageError
 from weft.schedule import Broadcast
 from weft.schedule.check import check
@@ -50,7 +51,7 @@ def test_every_rank_ends_with_what_it_should(kind, algorithm, num_ranks):
 @pytest.mark.parametrize("num_ranks", range(2, 6))
 def test_a_pushed_all_gather_reads_every_part_once(num_ranks):
     for size in SIZES:
-        made = push.all_gather(num_ranks, size * num_ranks)
+        made = pull.push_all_gather(num_ranks, size * num_ranks)
         check_collective("all_gather", made, seed=size)
         check(made)
         spread = [c for _, c in made.commands() if isinstance(c, Broadcast)]

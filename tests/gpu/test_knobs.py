@@ -239,6 +239,18 @@ def test_one_process_has_one_value_of_a_variable():
     assert "export NCCL_MIN_CTAS=1" in text
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_line_break_in_a_name_makes_no_code_of_a_comment(name):
+    made = plan_for("h100-8", ("all_gather", 64 * MIB, "dma", {"engines": 3}))
+    (choice,) = made.choices
+    made = replace(
+        made, workload="job\ntouch x", choices=(replace(choice, pair="k\r\ntouch x\u2028touch x"),)
+    )
+    text = emit(name, plan_knobs(made, platform("h100-8").require_device()))
+    assert "touch x" in text
+    assert not any(line.startswith("touch") for line in text.splitlines())
+
+
 def test_a_communicator_is_made_for_each_set_of_options():
     made = plan_for(
         "h100-8",

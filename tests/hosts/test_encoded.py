@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weft.torch
 from tests.hosts.ranks import few, on_hosts
 from tests.torch.test_faults import error_of
-from weft.collectives.chain_pieces import piece_bytes
+from weft.collectives.chain import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch.hosts import inter_host_encoded

@@ -138,7 +138,7 @@ def test_a_file_of_tables_is_a_dlrm(tmp_path):
         ("[[tables]]\nrows = 3", "dim must be a whole number"),
         ("[[tables]]\nrows = 3\ndim = 4\npooling = 0", "pooling must be above zero"),
         ("[[tables]]\nrows = 3\ndim = 4\nfoo = 0", "has 'foo'"),
-        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [3, -1]", "count 1 is -1"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [3, -1]", r"counts must be >= 0 \(got -1 at 1\)"),
         ("[[tables]]\nrows = 3\ndim = 4\ncounts = [0, 3]", "fewer than two"),
         ("[[tables]]\nrows = 3\ndim = 4\ncounts = []", "must be a list of numbers"),
         ("[[tables]]\nrows = 3\ndim = 4\ncounts = 'many'", "must be a list of numbers"),

@@ -291,6 +291,18 @@ def test_deepspeed_says_how_a_model_is_run(tmp_path):
     check(job.graph())
 
 
+def test_deepspeed_leaves_what_is_automatic_to_the_model_and_says_so(tmp_path):
+    automatic: dict[str, Any] = {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
+    automatic |= dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "auto")
+    zero = {"stage": 3, "reduce_bucket_size": "auto"}
+    path = written(tmp_path / "ds.json", {**automatic, "zero_optimization": zero})
+    job = imported(path, 8, {"model": "llama-3-8b"})
+    assert (job.model.dtype, job.model.batch, job.model.zero) == ("bf16", 8, 3)
+    assert any("has no batch" in note for note in job.notes)
+    plain = written(tmp_path / "plain.json", {"zero_optimization": zero, "train_batch_size": 8})
+    assert imported(plain, 8, {"model": "llama-3-8b"}).model.dtype == "fp32"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -349,6 +361,7 @@ def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):
     text += "  zero_stage: 2\n  gradient_accumulation_steps: 4\n  offload_param_device: cpu\n"
     job = imported(written(tmp_path / "ds.yaml", text), 8, {"model": "llama-3-8b"})
     assert (job.model.zero, job.model.batch) == (2, 32)
+    assert sum("has no batch" in note for note in job.notes) == 1
     assert "offload_param" in " ".join(job.notes)
     path = written(tmp_path / "xla.yaml", "distributed_type: XLA\n")
     with pytest.raises(UsageError, match="XLA is not modelled"):

@@ -390,5 +390,6 @@ def test_a_window_is_what_the_kernel_sees():
     ],
 )
 def test_layouts_that_do_not_divide_are_named(ranks, given, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as found:
         made(ranks, **given)
+    assert found.value.hint

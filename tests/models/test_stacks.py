@@ -95,6 +95,20 @@ def test_a_pipeline_waits_for_what_it_receives():
     assert blocking == {"recv"}
 
 
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_host_that_waits_at_the_ends_of_passes_launches_them_one_by_one(pp):
+    settings = {"layers": "4", "pp": str(pp), "batch": "8", "micro_batch": "2", "dp": "1"}
+    step = job_of("gpt2", pp, settings).graph()
+    made = Stack("waits", blocking_passes=True).applied(step)
+    for before, after in zip(step.steps, made.steps, strict=True):
+        ends = [op for op in after.ops if op.blocking]
+        assert all(op.kind == "kernel" for op in ends)
+        assert len(ends) == 2 * 4 + 1  # four micro batches, forward and backward; the optimizer
+        assert tuple(replace(op, blocking=False) for op in after.ops) == before.ops
+    machine = platform("a100-8").resized(pp)
+    assert predict_seconds(made, machine) > predict_seconds(step, machine)
+
+
 def test_a_stack_is_a_setting_of_a_job():
     job = job_of("gpt2", 8, {**SETTINGS, "stack": "eager"})
     assert job.settings["stack"] == "eager"

@@ -34,6 +34,18 @@ def test_the_fused_softmax_needs_a_multiple_of_four_matrices(heads, casts):
     assert found["cast"] == 2 * casts
 
 
+def test_a_causal_fused_softmax_moves_less_than_one_of_whole_matrices():
+    def rows(causal):
+        model = replace(GPT, fused_softmax=True, causal=causal)
+        ops = build("gpt", model, 1).ops()
+        softmaxes = [op for op in ops if op.name.startswith("softmax")]
+        return {op.name: op.cost.shape[0] for op in softmaxes if op.cost is not None}
+
+    masked, whole = rows(causal=True), rows(causal=False)
+    assert masked["softmax"] == 0.75 * whole["softmax"]  # one half is read, all is written
+    assert masked["softmax backward"] == pytest.approx(whole["softmax backward"] * 2 / 3, rel=1e-3)
+
+
 def test_gradients_are_added_from_the_second_micro_batch_on():
     found = names(replace(GPT, fused_accumulation=False))
     assert found["accumulate gradients"] == 3 * (2 + 2)  # layers, the head and the embedding

@@ -80,6 +80,8 @@ def test_what_cannot_be_laid_out_is_refused():
         LayoutSearch(job_of("dlrm", 8), MACHINE).best()
     with pytest.raises(NoPlanError, match="none of"):
         search({"layers": "126", "hidden": "16384", "ffn": "53248", "heads": "128"}).best()
+    with pytest.raises(NoPlanError, match=r"divides 8 ranks with .*tp=7"):
+        search({"tp": "7"}, ("tp",)).best()
 
 
 def test_the_verb_prints_layouts_as_json(capsys):

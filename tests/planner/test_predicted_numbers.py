@@ -194,13 +194,13 @@ def test_what_does_not_fit_says_what_is_largest(memory, hints):
     eighty = replace(MACHINE.require_device(), memory_bytes=80 * GIB)
     machine = replace(MACHINE, device=eighty)
     with pytest.raises(NoPlanError) as wrong:
-        check_memory(step_of(memory=memory), machine)
+        check_memory("step", memory, machine)
     assert wrong.value.hint.count(";") == len(hints)
     assert all(hint in wrong.value.hint for hint in (*hints, "--anyway"))
 
 
 def test_what_fills_the_memory_fits():
     size = MACHINE.require_device().memory_bytes
-    check_memory(step_of(memory=Memory(weights=size)), MACHINE)
+    check_memory("step", Memory(weights=size), MACHINE)
     with pytest.raises(NoPlanError):
-        check_memory(step_of(memory=Memory(weights=size + 1)), MACHINE)
+        check_memory("step", Memory(weights=size + 1), MACHINE)

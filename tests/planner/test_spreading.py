@@ -104,3 +104,10 @@ def test_a_configuration_of_another_program_gets_what_makes_it_fit(tmp_path):
     graph, added = spread(str(file), H100, {"batch": "64"})
     assert added == {"micro_batch": "1", "fsdp": "true"}
     assert graph.num_ranks == 8
+
+
+def test_a_file_that_takes_its_model_from_a_setting_gets_what_makes_it_fit(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"train_batch_size": 8, "bf16": {"enabled": True}}))
+    _, added = spread(str(path), H100, {"model": "llama-3-8b"})
+    assert added["fsdp"] == "true"

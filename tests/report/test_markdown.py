@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.report.markdown import markdown_table
+from validation.markdown_tables import markdown_table
 from weft.report.text import Column
 
 COLUMNS = [Column("name", "name", right=False), Column("time", "time"), Column("gone", "gone")]

@@ -11,9 +11,8 @@ from weft.report.analysis_page import page as analysis_page
 from weft.report.bars import ChartBar, bar_chart
 from weft.report.collectives_page import collective_page, pairs_page
 from weft.report.page import Section, html_page, tiles
-from weft.report.svg import Axis, Chart, Series
+from weft.report.svg import Axis, Chart, Series, log_ticks
 from weft.report.text import Column
-from weft.report.ticks import log_ticks
 from weft.timeline.kernel_names import short_name
 from weft.trace import analyze
 

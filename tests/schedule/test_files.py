@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.uneven_all_to_all import uneven_all_to_all
 from tests.runtime.cases import CASES
 from tests.schedule.samples import calls, commands, sample, schedules
-from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
+from weft.collectives import KINDS, algorithms, collective
 from weft.errors import FormatError, RaceError, TooLargeError, WeftError
 from weft.schedule import (
     SELF,

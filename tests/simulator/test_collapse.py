@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.uneven_all_to_all import uneven_all_to_all
 from tests.simulator.builders import LARGE, NETWORKS, build, cases
-from weft.collectives import collective, uneven_all_to_all
+from weft.collectives import collective
 from weft.hardware import platform
 from weft.simulator import simulate
 

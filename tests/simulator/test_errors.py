@@ -33,7 +33,7 @@ from weft.hardware import Level, platform
 from weft.schedule import Cost, Kernel, Submit, expand
 from weft.simulator import simulate
 from weft.simulator.row_pricing import price
-from weft.simulator.symmetry import platform_symmetry
+from weft.simulator.rows import platform_symmetry
 
 NETWORK = bare(Level("switch", 2, 1e9))
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.uneven_all_to_all import uneven_all_to_all
 from tests.simulator.builders import BUILDERS, NETWORKS, applies, build, cases
 from tests.simulator.paper import GB, MB, launch, machine, made, matmul, move, queue, without_costs
-from weft.collectives import uneven_all_to_all
 from weft.hardware import platform
 from weft.simulator import simulate
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.uneven_all_to_all import uneven_all_to_all
 from tests.simulator.reference import Flow, Send, finish_times
-from weft.collectives import uneven_all_to_all
 from weft.hardware import platform
 from weft.schedule import CommandKind
 from weft.simulator import simulate

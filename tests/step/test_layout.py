@@ -7,7 +7,8 @@ import pytest
 from weft.errors import WorkloadError
 from weft.hardware import platform
 from weft.schedule import CommandKind, Cost, Group
-from weft.step import NO_HOST, Collective, HostModel, Op, RankStep, StepEngine, StepGraph
+from weft.step import NO_HOST, Collective, HostModel, Op, RankStep, StepEngine, StepGraph, check
+from weft.step.matching import split_classes
 
 H100 = platform("h100-8")
 LAUNCH = H100.require_device().launch
@@ -78,6 +79,50 @@ def test_a_host_op_waits_for_what_it_reads_on_any_stream(stream):
         kernel(1e-3, stream=stream), Op("item", "host", host=1e-3, after=(0,)), kernel(1e-3)
     )
     assert seconds_of(read) == pytest.approx(3e-3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes"),
+    [
+        *(
+            ("all_reduce", each)
+            for each in (((0, 2), (1,), (3,)), ((2, 0, 1), (3,)), ((1, 2), (0,), (3,)))
+        ),
+        ("message", ((0, 2), (1,), (3,))),
+    ],
+)
+def test_equal_ranks_that_meet_different_ones_are_laid_out_apart(kind, classes):
+    """Rank 3 is late, and of its equal peers only rank 2 waits for it."""
+
+    def ops(rank):
+        first = kernel(5e-3 if rank == 3 else 1e-3)
+        if kind == "all_reduce":
+            return first, all_reduce(1000, 0, group="tp")
+        what = Collective("send", 1000, group="tp", peer=1 - rank % 2)
+        both = (what, dataclasses.replace(what, kind="recv"))
+        return first, *(
+            Op("m", "collective", each.kind, collective=each, after=(0,)) for each in both
+        )
+
+    groups = {"tp": Group(2)}
+    given = StepGraph("late", 4, tuple(RankStep(ranks, ops(ranks[0])) for ranks in classes), groups)
+    apart = StepGraph("late", 4, tuple(RankStep((rank,), ops(rank)) for rank in range(4)), groups)
+    found = split_classes(given)
+    check(found)
+    assert seconds_of(found) == pytest.approx(seconds_of(apart))
+    timeline = timeline_of(found)
+    ends = {step.ranks: timeline.of(rank=n).makespan for n, step in enumerate(found.steps)}
+    assert ends[2,] > 5e-3
+    assert max(end for ranks, end in ends.items() if 0 in ranks) < 2e-3
+
+
+def test_classes_that_meet_the_same_ones_stay_as_they_are():
+    steps = (
+        RankStep((0, 2), (kernel(1e-3), all_reduce(1000, 0, group="tp"))),
+        RankStep((1, 3), (kernel(5e-3), all_reduce(1000, 0, group="tp"))),
+    )
+    graph = StepGraph("pairs", 4, steps, {"tp": Group(2)})
+    assert split_classes(graph) is graph
 
 
 def test_the_fast_rank_waits_for_the_slow_one():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -103,3 +104,44 @@ def test_the_barrier_of_a_new_group_names_ranks_that_do_not_come(monkeypatch):
     store.set("weft/barrier/some/2", "")
     with pytest.raises(RunTimeoutError, match=r"rank 0: .* rank 1 did not come"):
         distributed_c10d._store_based_barrier(0, store, GroupName("some"), 3, SHORT)
+
+
+STOPPED_JOB = """
+import os, signal
+from datetime import timedelta
+import torch, torch.distributed as dist
+import weft.torch
+
+dist.init_process_group("weft", timeout=timedelta(seconds=5))
+for step in range(1000):
+    if step == 3 and dist.get_rank() == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(16))
+"""
+
+
+@pytest.mark.timeout(200)
+def test_survivors_of_a_stopped_rank_that_holds_the_store_end_with_its_name():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "3"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", STOPPED_JOB],
+            env=os.environ | shared | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        for survivor in ranks[1:]:
+            _, error = survivor.communicate(timeout=180)
+            assert survivor.returncode == 1
+            assert "RunTimeoutError" in error
+            assert "rank 0" in error
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()

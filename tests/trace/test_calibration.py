@@ -14,8 +14,7 @@ from weft.schedule import Cost
 from weft.step import Collective, HostModel, Op
 from weft.step.durations import host_of
 from weft.trace import read
-from weft.trace.analysis.host_overheads import _outermost
-from weft.trace.analysis.trace_calibration import calibrated_from
+from weft.trace.analysis.trace_calibration import _outermost, calibrated_from
 
 
 def steps(count=6):

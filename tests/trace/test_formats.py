@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.trace.events import event, kernel, launch, written
 from weft.errors import FormatError
 from weft.trace import analyze, collectives, read
-from weft.trace.formats.chakra import read_chakra, read_chakra_json
+from weft.trace.formats.chakra import fields, read_chakra, read_chakra_json, varint
 from weft.trace.formats.execution_trace import read_execution_trace
 from weft.trace.formats.graph import Graph
-from weft.trace.formats.protobuf import fields, varint
-from weft.trace.formats.reading import read_any, read_joined
+from weft.trace.formats.reading import read_any, read_traces
 from weft.trace.formats.rocprof import read_rocprof
+from weft.trace.formats.trace_files import trace_files
 
 
 def number(value):
@@ -157,7 +157,7 @@ def test_shapes_of_an_execution_trace_go_to_the_kineto_of_the_same_process(tmp_p
     ]
     graph = tmp_path / "et.json"
     graph.write_text(json.dumps({"schema": "1.0.1", "pid": 77, "nodes": nodes}))
-    (trace,) = read_joined([written(tmp_path / "k.json", events), graph])
+    (trace,) = read_traces(trace_files([written(tmp_path / "k.json", events), graph])).traces
     assert trace.nodes is not None
     assert trace.nodes.tolist()[:3] == [0, 1, 2]
     assert [(c.kind, c.nbytes, c.dtype) for c in collectives(trace)] == [
@@ -262,7 +262,7 @@ def test_an_execution_trace_and_kineto_agree_on_collectives(data, rank):
     trace = read(folder / f"kineto/rank{rank}.pt.trace.json.gz")
     want = [(c.kind, c.nbytes, c.dtype) for c in collectives(trace)]
     assert [(c.kind, c.nbytes, c.dtype) for c in graph.collectives()] == want
-    (joint,) = read_joined([trace.path, graph.path])
+    (joint,) = read_traces(trace_files([trace.path, graph.path])).traces
     assert joint.nodes is not None
     assert (joint.nodes >= 0).sum() > 0.99 * len(graph.nodes)
 

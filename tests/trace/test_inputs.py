@@ -17,9 +17,9 @@ from tests.trace.events import job, kernel, launch, mark, one_step, text, writte
 from tests.trace.nsight_files import NEW, NEWEST, OLD, write_nsight
 from weft.errors import FormatError, UsageError
 from weft.trace import analyze, collectives, read
-from weft.trace.analysis import many_ranks
+from weft.trace.analysis import rank_digest
 from weft.trace.analysis.analyzing import analyze_digests
-from weft.trace.analysis.many_ranks import aligned_digests, digests_of
+from weft.trace.analysis.rank_digest import aligned_digests, digests_of
 from weft.trace.formats.trace_files import trace_files
 
 
@@ -141,7 +141,7 @@ def test_streaming_skips_what_it_cannot_read(tmp_path):
     assert analyze_digests(*one).stragglers[0].rank == 1
     with pytest.raises(FormatError, match="none of 1"):
         digests_of(trace_files(tmp_path / "rank7.json"))
-    assert many_ranks.AT_ONCE == 16
+    assert rank_digest.AT_ONCE == 16
 
 
 @pytest.mark.parametrize("version", [OLD, NEW, NEWEST])

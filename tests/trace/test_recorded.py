@@ -3,7 +3,8 @@
 import pytest
 
 from weft.trace import EventKind, analyze
-from weft.trace.formats.reading import read_any, read_joined
+from weft.trace.formats.reading import read_any, read_traces
+from weft.trace.formats.trace_files import trace_files
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -42,7 +43,7 @@ def test_todays_execution_trace_is_joined_with_todays_kineto(tmp_path):
     observer.register_callback(str(tmp_path / "et.json"))
     path = record(tmp_path, observer)
     observer.unregister_callback()
-    (trace,) = read_joined([path, tmp_path / "et.json"])
+    (trace,) = read_traces(trace_files([path, tmp_path / "et.json"])).traces
     graph = read_any(tmp_path / "et.json")
     assert trace.graph == graph
     assert trace.nodes is not None

@@ -1,5 +1,7 @@
 """Laws are found again from times that they made, and what is held back is not shown."""
 
+import gzip
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +21,7 @@ from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import attention_studies, device, gemm_studies, moe_studies, study
 from validation.neusight_tables import elementwise_studies, neusight_studies
 from validation.other_tables import deepbench_products, vidur_products
+from validation.recorded_products import recorded_attention, recorded_elementwise
 from weft.calibration.law_fit import Range, fit_law
 from weft.calibration.law_ranges import ranges_of
 from weft.cost import price_columns
@@ -165,3 +168,68 @@ def test_tables_of_other_authors_are_near(data):
     for found in (vidur_products(data).sample(1000), *deepbench_products(data)):
         prices = price_columns(found.family, found.columns, found.device, found.dtype)
         assert 0.4 < np.median(prices.seconds / found.seconds) < 2
+
+
+def _event(cat, name, number, **args):
+    return {"cat": cat, "name": name, "args": {"External id": number, **args}}
+
+
+def _trace(folder):
+    """Write a trace: an addition three times, one with a broadcast operand, and an attention."""
+    vectorized, strided = "vectorized_elementwise_kernel<8>", "elementwise_kernel<128>"
+    large, half = [16, 1024], "c10::BFloat16"
+    ran = [
+        *[
+            ("aten::add", [large, large, []], [half, half, "Scalar"], vectorized, us)
+            for us in (3, 9, 4)
+        ],
+        ("aten::mul", [large, [16, 1]], [half, half], strided, 5),
+        (
+            "aten::_flash_attention_forward",
+            [[2, 64, 8, 32], [2, 96, 4, 32], []],
+            [half] * 3,
+            "fmha",
+            7,
+        ),
+        ("aten::mm", [large, [1024, 8]], [half, half], "gemm", 8),
+    ]
+    events = []
+    for number, (operator, dims, dtypes, kernel, us) in enumerate(ran):
+        inputs = {"Input Dims": dims, "Input type": dtypes}
+        events += [_event("cpu_op", operator, number, **inputs)]
+        events += [{**_event("kernel", kernel, number), "dur": us}]
+    path = folder / "tracelens" / "traces" / "made.json.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+
+
+def test_recorded_kernels_move_their_operands_and_their_result(tmp_path):
+    _trace(tmp_path)
+    plain = recorded_elementwise(tmp_path, "made", "h100-8")
+    assert plain.columns["nbytes"].tolist() == [3 * 2 * 16 * 1024]
+    assert plain.seconds.tolist() == [4e-6]  # the median of three
+    strided = recorded_elementwise(tmp_path, "made", "h100-8", contiguous=False)
+    assert strided.columns["nbytes"].tolist() == [2 * (2 * 16 * 1024 + 16)]
+    assert strided.seconds.tolist() == [5e-6]
+
+
+def test_recorded_attention_keeps_the_heads_that_share_keys(tmp_path):
+    _trace(tmp_path)
+    found = recorded_attention(tmp_path, "made", "mi300x-8")
+    sides = {"batch": 2, "heads": 8, "kv_heads": 4, "queries": 64, "keys": 96, "head_dim": 32}
+    assert {key: found.columns[key].tolist() for key in sides} == {k: [v] for k, v in sides.items()}
+    assert found.seconds.tolist() == [7e-6]
+
+
+@pytest.mark.data
+def test_shared_keys_of_the_table_of_h100_are_read_once(data):
+    (decode,) = (each for each in attention_studies(data, "h100") if each.family == "decode")
+    shared = decode.columns["heads"] > decode.columns["kv_heads"]
+    assert set(decode.columns["reads"][shared]) == {1.0}
+    assert set(decode.columns["reads"][~shared]) == {2.0}
+    moved = np.prod([decode.columns[k] for k in ("reads", "batch", "kv_heads", "keys")], axis=0)
+    moved = moved * decode.columns["head_dim"] * decode.columns["kv_bytes"]
+    # Values of short sequences come from the cache in the other kernel too.
+    large = (moved > 1e9) & (decode.columns["keys"] >= 1024) & (decode.columns["window"] == 0)
+    rates = moved[large] / decode.seconds[large]
+    assert np.quantile(rates, 0.99) < decode.device.memory_rated

@@ -17,7 +17,7 @@ from weft.schedule.strategy import STRATEGIES
 from weft.step import NO_HOST, Collective, Op, RankStep, StepEngine, StepGraph
 from weft.trace import read
 from weft.whatif import what_if
-from weft.whatif.planned import plan_trace
+from weft.whatif.planned import plan_recorded
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 DEVICES = {"h100-8": "NVIDIA H100 80GB HBM3", "mi300x-8": "AMD Instinct MI300X"}
@@ -71,6 +71,6 @@ def test_a_plan_of_a_recorded_step_is_the_plan_of_the_step(tmp_path, seed):
     search = drafted(platform(name), random_step(draw)).search
     chosen = search.reverted(search.improved(search.greedy()))
     trace = read(write_kineto(tmp_path / "t.json", search.run(search.base), DEVICES[name]))
-    made = plan_trace(trace, limits=LIMITS)
+    made = plan_recorded(trace, limits=LIMITS).plan
     assert made.baseline == pytest.approx(search.base_seconds, rel=1e-3)
     assert made.planned == pytest.approx(search.seconds(chosen), rel=2e-3)

@@ -6,7 +6,7 @@ from tests.whatif.player import recorded
 from tests.whatif.test_changes import STEP
 from weft.hardware import platform
 from weft.planner.plan import Limits, Plan
-from weft.whatif.planned import plan_trace
+from weft.whatif.planned import plan_recorded
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(trace):
-    return plan_trace(trace)
+    return plan_recorded(trace).plan
 
 
 def test_a_plan_of_a_trace_is_never_slower_than_its_replay(made):
@@ -32,7 +32,7 @@ def test_every_recorded_collective_is_in_one_choice(made):
 
 
 def test_limits_hold_for_traces_too(trace):
-    found = plan_trace(trace, limits=Limits(engines=0))
+    found = plan_recorded(trace, limits=Limits(engines=0)).plan
     told = {a.strategy.name: a.why for choice in found.choices for a in choice.alternatives}
     assert "copy engines" in told["dma"] or "engine" in told["dma"]
     codecs = [a for c in found.choices for a in c.alternatives if a.strategy.codec == "int8"]
@@ -40,6 +40,6 @@ def test_limits_hold_for_traces_too(trace):
 
 
 def test_a_trace_is_planned_on_another_machine(trace):
-    found = plan_trace(trace, on=platform("mi300x-8"))
+    found = plan_recorded(trace, on=platform("mi300x-8")).plan
     assert found.platform == "mi300x-8"
     assert found.planned <= found.baseline

@@ -25,7 +25,7 @@ from weft.trace.recorded.order import order_of
 from weft.trace.recorded.overheads import overheads_of
 from weft.trace.recorded.recorded_step import seconds_like
 from weft.whatif import Replay, errors_of, predict_trace, replay, what_if
-from weft.whatif.planned import plan_trace
+from weft.whatif.planned import plan_recorded
 from weft.whatif.replay import MOST_ERROR, doubt, replay_error
 
 HOST_BOUND = [Do(seconds=3.0, gap=20.0) for _ in range(6)]
@@ -266,7 +266,7 @@ def test_a_replay_that_is_far_off_is_refused(tmp_path):
     assert "anyway" in caught.value.hint
     assert what_if(trace, anyway=True).doubt
     with pytest.raises(ReplayError):
-        plan_trace(trace)
+        plan_recorded(trace)
     with pytest.raises(ReplayError):
         predict_trace(trace, platform("h100-8"))
 

@@ -1,21 +1,15 @@
 """Which strategy a runtime should use for a pair, and why, in a line."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.c3.pair_pricing import applying, gemm_slowdown, price_scenario
+from weft.c3.pair_pricing import Pricer, applying, gemm_slowdown, price_scenario
+from weft.c3.scenarios import Scenario
 from weft.c3.strategies import without_units
 from weft.collectives.catalogue import REDUCING
+from weft.schedule.strategy import Strategy
 from weft.simulator import collective_units
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.c3.pair_pricing import Pricer
-    from weft.c3.scenarios import Scenario
-    from weft.schedule.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

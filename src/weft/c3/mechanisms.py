@@ -4,15 +4,11 @@ Switching a mechanism off changes the numbers it is computed from and nothing el
 remains is what the others explain.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.errors import UnknownNameError, nearest
-
-if TYPE_CHECKING:
-    from weft.hardware import Kernels, Platform
+from weft.hardware import Kernels, Platform
 
 _FINE = 64  # pieces of a tile that are as good as a fluid
 

@@ -5,14 +5,12 @@ engines there are, and in which order they are launched. Sizes, tiles and units 
 place. The answers are those of ``simulate`` on ``pair_schedule``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.c3.ideal import class_of, percent_of_ideal
-from weft.c3.scenarios import MIB, Gemm, Scenario
+from weft.c3.scenarios import MIB, Gemm, Scenario, class_of, percent_of_ideal
 from weft.c3.strategies import (
     COMPUTE,
     STRATEGIES,
@@ -27,18 +25,13 @@ from weft.c3.strategies import (
     pair_schedule,
 )
 from weft.collectives.parts import divided
+from weft.cost import Grid
 from weft.errors import UsageError
-from weft.schedule import CommandKind
+from weft.hardware import Device, Platform
+from weft.schedule import CommandKind, Schedule
 from weft.schedule.strategy import Strategy
 from weft.simulator import Prepared, collective_units, simulate
 from weft.units import format_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from weft.cost import Grid
-    from weft.hardware import Device, Platform
-    from weft.schedule import Schedule
 
 _EQUAL = 1.001  # times the least up to which choices count as equal: the one that asks least
 _UNIT = 1 << 20  # bytes for each rank of the schedule that is prepared

@@ -5,27 +5,30 @@ are launched by the rank's host thread, one after the other: that order is the w
 between ``concurrent`` and ``priority``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from weft.c3.scenarios import Gemm, Scenario
 from weft.collectives import collective, dma_per_rank
-from weft.cost import gemm_grid
+from weft.cost import Grid, gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware import Device, Platform
 from weft.hardware.dtypes import product_bytes
-from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
+from weft.schedule import (
+    SELF,
+    Command,
+    Cost,
+    Kernel,
+    Launch,
+    Program,
+    Queue,
+    Repeat,
+    Schedule,
+    Submit,
+)
 from weft.schedule.strategy import STRATEGIES as ALL
 from weft.schedule.strategy import Strategy
 from weft.simulator import collective_units
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weft.c3.scenarios import Gemm, Scenario
-    from weft.cost import Grid
-    from weft.hardware import Device, Platform
-    from weft.schedule import Command, Repeat
 
 STRATEGIES = tuple(name for name, strategy in ALL.items() if strategy.of_pairs)
 ENGINES: dict[str, Callable[..., Schedule]] = {

@@ -109,14 +109,12 @@ def _scales(places: Places) -> tuple[tuple[str, ...], tuple[float, ...]]:
 _SAME = 1e-6
 
 
-def sweep_plan(
-    device: Device, kernels: Sequence[str] = (), count: int = POINTS
-) -> list[dict[str, str | float]]:
+def sweep_plan(device: Device, kernels: Sequence[str] = ()) -> list[dict[str, str | float]]:
     """List the kernels worth measuring on a device: ``FAMILY`` or ``FAMILY:DTYPE``, each apart."""
-    return [line for each in kernels or USUAL for line in _family_plan(device, each, count)]
+    return [line for each in kernels or USUAL for line in _family_plan(device, each)]
 
 
-def _family_plan(device: Device, kernel: str, count: int) -> Iterator[dict[str, str | float]]:
+def _family_plan(device: Device, kernel: str) -> Iterator[dict[str, str | float]]:
     name, _, dtype = kernel.partition(":")
     family = find_family(name)
     dtype = known_dtype(dtype or "bf16")
@@ -131,7 +129,7 @@ def _family_plan(device: Device, kernel: str, count: int) -> Iterator[dict[str, 
     if "kv_heads" in columns:  # every head of keys serves equally many of queries
         keep &= columns["heads"] % columns["kv_heads"] == 0
     columns = {key: each[keep] for key, each in columns.items()}
-    for row in spread_points(sweep_places(family, columns), count):
+    for row in spread_points(sweep_places(family, columns), POINTS):
         yield {"family": name, "dtype": dtype, **{k: each[row] for k, each in columns.items()}}
 
 

@@ -14,7 +14,11 @@ __all__ = ["app", "main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code: 0 success, 1 negative, 2 usage error."""
-    _print_anything()
+    # Table ticks on an ASCII terminal, or a file name that is not UTF-8, must not end the command:
+    # what the terminal cannot encode becomes a question mark.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = app(args=arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
@@ -28,13 +32,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(BrokenPipeError):
             sys.stderr.write(explain(error))
     return code if isinstance(code, int) else 0
-
-
-def _print_anything() -> None:
-    """Replace characters that the terminal cannot encode by question marks.
-
-    Table ticks on an ASCII terminal, or a file name that is not UTF-8, must not end the command.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")

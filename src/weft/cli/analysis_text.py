@@ -9,7 +9,7 @@ from weft.report.text import Column, page, print_table, print_wrapped, sentence
 from weft.timeline.kernel_names import short_name
 from weft.trace import Analysis, CollectiveUse, RankAnalysis
 from weft.trace.analysis.analysis_result import REPLAYED, StepAdvice, TimePart, TimeSplit
-from weft.trace.analysis.kernel_families import COMMUNICATION, COPIES
+from weft.trace.analysis.kernel_table import COMMUNICATION, COPIES
 from weft.units import format_rate, format_size, format_time
 
 _MOST_STEPS = 12

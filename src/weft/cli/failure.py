@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from weft.errors import NoPlanError, ReplayError, RunError, WeftError, nearest
+from weft.errors import NoPlanError, ReplayError, RunError, UnknownNameError, WeftError, nearest
 
 NO, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 _REFUSALS = (NoPlanError, ReplayError, RunError)  # valid question, negative answer
@@ -19,7 +19,8 @@ def exit_code_of(error: BaseException) -> int | None:
             return NO if isinstance(error, _REFUSALS) else WRONG_USAGE
         case OSError() if error.strerror:  # a full disk, a read-only folder
             return NO
-        case _ if _is_from_typer(error):
+        # An error of typer, whose classes are private in some versions.
+        case _ if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return WRONG_USAGE
         case _:
             return None
@@ -49,13 +50,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _is_from_typer(error: BaseException) -> bool:
-    """Return whether an error is from typer, whose classes are private in some versions."""
-    return hasattr(error, "format_message") and hasattr(error, "exit_code")
-
-
 def unknown_verb(name: str, verbs: list[str]) -> WeftError:
     """Return the error for an unknown verb."""
-    from weft.errors import UnknownNameError
-
     return UnknownNameError(f"unknown verb {name!r}", nearest(name, verbs))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.cli.outputs import print_json, print_written, write
+from weft.cli.verbs.predict_verb import peak_flops
 from weft.errors import UsageError
 from weft.report.text import Column, print_table, print_wrapped
 from weft.result_tables import flat
@@ -31,8 +32,6 @@ def search_layouts(
     json: bool,
 ) -> None:
     """Search the layouts of one workload and print the best."""
-    from weft.cost.recipes import rated_flops
-    from weft.hardware.dtypes import recipe_of
     from weft.models.find import find_job
     from weft.planner.layout_search import LayoutSearch
 
@@ -50,8 +49,7 @@ def search_layouts(
         )
     search = LayoutSearch(job, machine, frozenset(_settled(given)))
     found = search.best()
-    math = getattr(job.model, "math", "") or job.model.dtype
-    peak = rated_flops(machine.require_device(), recipe_of(math).math)
+    peak = peak_flops(job, machine)
     rows = [each.as_row(peak, gpu_hour) for each in found]
     note = write(path, [flat(row) | flat(row["settings"]) for row in rows]) if path else ""
     if json:

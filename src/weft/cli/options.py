@@ -36,14 +36,6 @@ def complete_list(incomplete: str, names: Iterable[str]) -> list[str]:
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
-def complete_bench(incomplete: str) -> list[str]:
-    """Complete the name of a benchmark."""
-    from weft.cli.checkout import checkout_module
-
-    names = checkout_module("benchmarks").questions()
-    return [name for name in names if name.startswith(incomplete)]
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Sizes = Annotated[
     str,

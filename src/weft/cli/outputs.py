@@ -1,8 +1,13 @@
-"""Outputs shared by all verbs: one JSON object, or a file whose suffix selects the format."""
+"""Outputs shared by all verbs: JSON, a file whose suffix selects the format, and progress.
 
-from collections.abc import Mapping, Sequence
+Progress of long work is shown on stderr, on a terminal only, and cleared when the work is done.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.errors import UsageError
 
@@ -58,3 +63,48 @@ def print_written(note: str, *, quiet: bool = False) -> None:
     """
     if note and not quiet:
         print(f"\n{note}")
+
+
+Item = TypeVar("Item")
+
+
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Show that work of unknown length is in progress."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield
+
+
+def track(items: Sequence[Item] | Iterable[Item], label: str, total: int = 0) -> Iterator[Item]:
+    """Yield the items one by one and show how many are done."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    count = total or (len(items) if isinstance(items, Sequence) else None)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=count)
+        for item in items:
+            yield item
+            progress.advance(task)
+
+
+@contextmanager
+def reported(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function that is told how many items of how many are done; None in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weft.calibration.machine_calibration import save
 from weft.calibration.noise import foreign_share
 from weft.cli.checkup import examine
-from weft.cli.progress import track, working
+from weft.cli.outputs import track, working
 from weft.cost.nccl import library_price
 from weft.errors import RunError
 from weft.hardware import here_path
@@ -150,8 +150,8 @@ class Tour:
         self.foreign = max(self.foreign, share)
         if share > _NOISY:
             print(
-                f"\
-  noisy: other processes use {share:.0%} of the cores, so times vary more than usual"
+                f"  noisy: other processes use {share:.0%} of the cores, "
+                "so times vary more than usual"
             )
 
     def _write_prediction(self, name: str, made: Planned) -> None:

@@ -23,7 +23,16 @@ def print_answer(answer: Answer) -> None:
         print_wrapped(f"  {note}", "  ")
     if answer.outcomes:
         print()
-        _print_outcomes(answer)
+        rows = [_row(outcome.as_row()) for outcome in sorted(answer.outcomes, key=lambda o: o.step)]
+        columns = [
+            Column("name", "predicted with", right=False, style="bold"),
+            Column("step", "step", format_time),
+            Column("range", "from .. to", spare=True),
+            Column("gain", "saves", "{:+.1%}".format),
+            Column("bar", "", right=False, style="cyan", spare=True),
+            Column("why", "assuming", right=False),
+        ]
+        print_table(columns, rows)
     print()
 
 
@@ -33,19 +42,6 @@ def _print_steps(answer: Answer) -> None:
     middle, most = errors_of(answer.replays)
     what = "steps, each put together from the others" if answer.rank is not None else "ranks"
     print(f"  {len(answer.replays)} {what}: median error {middle:.1%}, largest {most:.1%}")
-
-
-def _print_outcomes(answer: Answer) -> None:
-    rows = [_row(outcome.as_row()) for outcome in sorted(answer.outcomes, key=lambda o: o.step)]
-    columns = [
-        Column("name", "predicted with", right=False, style="bold"),
-        Column("step", "step", format_time),
-        Column("range", "from .. to", spare=True),
-        Column("gain", "saves", "{:+.1%}".format),
-        Column("bar", "", right=False, style="cyan", spare=True),
-        Column("why", "assuming", right=False),
-    ]
-    print_table(columns, rows)
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

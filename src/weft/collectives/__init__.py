@@ -7,7 +7,6 @@ from weft.collectives.catalogue import (
     collective,
     engine_algorithms,
 )
-from weft.collectives.direct import uneven_all_to_all
 from weft.collectives.fetch import FETCH_METHODS, fetch, fetch_platform
 
 __all__ = [
@@ -19,5 +18,4 @@ __all__ = [
     "engine_algorithms",
     "fetch",
     "fetch_platform",
-    "uneven_all_to_all",
 ]

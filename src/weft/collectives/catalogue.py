@@ -1,9 +1,8 @@
 """The table of all collectives and their algorithms, by name."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.collectives import (
     chain,
@@ -20,13 +19,8 @@ from weft.collectives import (
 )
 from weft.collectives.parts import ITEM_BYTES
 from weft.errors import UnknownNameError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weft.hardware import Device
-    from weft.schedule import Schedule
-
+from weft.hardware import Device
+from weft.schedule import Schedule
 
 # By DMA algorithm: the engine features it needs beyond plain copies.
 ENGINE_FEATURES: dict[str, tuple[str, ...]] = {}

@@ -4,12 +4,19 @@ In ``chain``, the root encodes each piece once and the others forward the encode
 every hop decodes what it received and encodes it again.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from weft.collectives.parts import ITEM_BYTES, in_pieces, in_place, launched, own, signal, wait
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Items,
+    in_pieces,
+    in_place,
+    launched,
+    own,
+    signal,
+    wait,
+)
 from weft.compress import codec_of, expected_ratio, is_lossless
 from weft.schedule import (
     SELF,
@@ -24,14 +31,9 @@ from weft.schedule import (
     Slice,
     shifted,
 )
+from weft.schedule.values import RankValue, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weft.collectives.parts import Items
-    from weft.schedule.values import RankValue, Value
-
-    Body = Callable[[Value, int, Value], Items]
+Body = Callable[[Value, int, Value], Items]
 
 READY, SENT, ENCODED, DECODED = 0, 1, 2, 3
 SLOT_HEAD = 8  # the actual length of the encoded data is stored in front of it

@@ -1,13 +1,9 @@
 """Direct algorithms: every rank writes to every other rank in one step, one lane per peer."""
 
-from __future__ import annotations
-
-from itertools import accumulate
-from typing import TYPE_CHECKING
-
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     add_up,
     divided,
     in_out,
@@ -25,7 +21,6 @@ from weft.schedule import (
     SELF,
     Buffer,
     Copy,
-    Flag,
     Group,
     Index,
     Program,
@@ -33,16 +28,9 @@ from weft.schedule import (
     Rel,
     Repeat,
     Schedule,
-    Signal,
     Slice,
-    Term,
     shifted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.collectives.parts import Items
 
 READY, SENT, DONE, REDUCED = 0, 1, 2, 3
 
@@ -55,7 +43,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
     peer = shifted(chunks.group, 1, 1)
     to_peer = (wait(READY, num_ranks - 1), Copy(mine, chunks.slice(peer, "out", place)))
     local = (Copy(mine, chunks.slice(SELF, "out", place)),)
-    queue = _exchange(chunks.group, to_peer, local)
+    queue = exchange(chunks.group, to_peer, local)
     return schedule_of("direct all_gather", num_ranks, [queue], in_out(chunk, nbytes), 3)
 
 
@@ -67,50 +55,8 @@ def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
     peer = shifted(chunks.group, 1, 1)
     copy = Copy(chunks.slice(SELF, "in", theirs), chunks.slice(peer, "out", place))
     local = (Copy(chunks.slice(SELF, "in", place), chunks.slice(SELF, "out", place)),)
-    queue = _exchange(chunks.group, (wait(READY, num_ranks - 1), copy), local)
+    queue = exchange(chunks.group, (wait(READY, num_ranks - 1), copy), local)
     return schedule_of("direct all_to_all", num_ranks, [queue], in_out(nbytes, nbytes), 3)
-
-
-def uneven_all_to_all(sizes: Sequence[Sequence[int]], *, queue: str = "stream0") -> Schedule:
-    """Build an all-to-all in which rank i sends ``sizes[i][j]`` bytes to rank j, packed by rank.
-
-    On ``stream0`` there is a lane per peer, all in flight at once; on a nic or copy queue the sends
-    of a rank run one after another.
-    """
-    num_ranks = len(sizes)
-    if any(len(row) != num_ranks for row in sizes) or any(s < 0 for row in sizes for s in row):
-        raise UsageError(
-            f"sizes: expected a {num_ranks} x {num_ranks} table of non-negative byte counts."
-        )
-    group = Group(num_ranks)
-    columns = list(zip(*sizes, strict=True))
-    table = tuple(s for row in sizes for s in row)
-    send_at = tuple(at for row in sizes for at in accumulate((0, *row[:-1])))
-    # Offset of rank i's bytes at rank j: looked up by i (own row) and j (shifted index).
-    receive = [list(accumulate((0, *column[:-1]))) for column in columns]
-    receive_at = tuple(receive[j][i] for i in range(num_ranks) for j in range(num_ranks))
-
-    def copy_to(index: Index) -> Copy:
-        def lookup(values: tuple[int, ...]) -> Rel:
-            return Rel(terms=(Term(index, table=values),))
-
-        size, peer = lookup(table), shifted(group, index.shift, *index.advance)
-        src = own("in", lookup(send_at), size)
-        return Copy(src, Slice(peer, "out", lookup(receive_at), size))
-
-    buffers = (
-        Buffer("in", tuple(sum(row) for row in sizes), "in"),
-        Buffer("out", tuple(sum(column) for column in columns), "out"),
-    )
-    each, local = copy_to(Index(group, 1, (1,))), copy_to(Index(group))
-    if queue == "stream0":
-        queues = [_exchange(group, (wait(READY, num_ranks - 1), each), (local,))]
-    else:
-        done = Signal(Flag(shifted(group, 1, 1), SENT))
-        sends = (wait(READY, num_ranks - 1), Repeat(num_ranks - 1, (each, done)))
-        first = launched((to_all(group, READY), local, wait(SENT, num_ranks - 1)))
-        queues = [first, Queue(queue, sends)]
-    return schedule_of("direct all_to_all", num_ranks, queues, buffers, 3)
 
 
 def reduce_scatter(
@@ -121,7 +67,7 @@ def reduce_scatter(
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     add = add_up(chunks, "in", own("out", 0, chunk), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "in"))
-    queue = _exchange(chunks.group, to_peer, (), after=(add,))
+    queue = exchange(chunks.group, to_peer, (), after=(add,))
     buffers = (*in_out(nbytes, chunk), chunks.slots)
     return schedule_of("direct reduce_scatter", num_ranks, [queue], buffers, 3)
 
@@ -159,7 +105,7 @@ def reduce_in_place(
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     add = add_up(chunks, "data", chunks.slice(SELF, "data", Index(chunks.group)), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "data"))
-    queue = _exchange(chunks.group, to_peer, (), after=(add,))
+    queue = exchange(chunks.group, to_peer, (), after=(add,))
     buffers = (in_place(nbytes), chunks.slots)
     return schedule_of("direct reduce_scatter", num_ranks, [queue], buffers, 3)
 
@@ -169,7 +115,7 @@ def gather_in_place(num_ranks: int, nbytes: int, *, dtype: str = "uint8") -> Sch
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     place, peer = Index(chunks.group), shifted(chunks.group, 1, 1)
     copy = Copy(chunks.slice(SELF, "data", place), chunks.slice(peer, "data", place))
-    queue = _exchange(chunks.group, (wait(READY, num_ranks - 1), copy), ())
+    queue = exchange(chunks.group, (wait(READY, num_ranks - 1), copy), ())
     return schedule_of("direct all_gather", num_ranks, [queue], (in_place(nbytes),), 3)
 
 
@@ -254,7 +200,7 @@ def send_recv(num_ranks: int, nbytes: int, *, root: int = 0, to: int = -1) -> Sc
     return Schedule("direct send_recv", num_ranks, programs, buffers, 2)
 
 
-def _exchange(group: Group, to_peer: Items, local: Items, after: Items = ()) -> Queue:
+def exchange(group: Group, to_peer: Items, local: Items, after: Items = ()) -> Queue:
     """Return one lane per peer, and one that signals readiness, works locally and waits."""
     others = group.size - 1
     first = (to_all(group, READY), *local, wait(SENT, others), *after)

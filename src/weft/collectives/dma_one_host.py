@@ -6,16 +6,15 @@ them prelaunched. Ranks signal the host that they are ready, and the host signal
 stands in for the single process that owns all GPUs in the paper.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, own, signal, wait
+from weft.collectives.parts import Chunks, Items, divided, in_out, in_place, launched, signal, wait
 from weft.schedule import (
     SELF,
     Broadcast,
     Buffer,
+    Command,
     Copy,
     Flag,
     Group,
@@ -26,7 +25,6 @@ from weft.schedule import (
     Repeat,
     Schedule,
     Signal,
-    Slice,
     Submit,
     Swap,
     Term,
@@ -34,13 +32,7 @@ from weft.schedule import (
     shifted,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.collectives.parts import Items
-    from weft.schedule import Command
-
-    Queues = list[tuple[Command, ...]]
+Queues = list[tuple[Command, ...]]
 
 HOST = 0  # the rank whose host thread submits for all ranks
 READY, DONE, RELEASE = 0, 1, 2
@@ -96,17 +88,6 @@ def all_to_all(
         prelaunch=prelaunch,
         local=(local,),
     )
-
-
-def one_copy(nbytes: int) -> Schedule:
-    """Build one copy from rank 0 to rank 1, from the host call to the observed completion."""
-    copy = Copy(own("in", 0, nbytes), Slice(1, "out", 0, nbytes))
-    engine = Queue("copy0", (copy, signal(HOST, SYNC)), host=HOST)
-    fed = (wait(READY), Submit(SELF, "copy0", 2), wait(SYNC), signal(1, DONE))
-    other = Program((1,), (Queue("host", (signal(HOST, READY), wait(DONE))),))
-    buffers = (Buffer("in", (nbytes, 0), "in"), Buffer("out", (0, nbytes), "out"))
-    programs = (Program((HOST,), (engine, Queue("host", fed))), other)
-    return Schedule("one copy", 2, programs, buffers, SYNC + 1)
 
 
 def _swaps(chunks: Chunks) -> list[tuple[range, Queues]]:

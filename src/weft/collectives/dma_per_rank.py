@@ -6,13 +6,12 @@ kernel between two steps of copies. The difference from ``dma`` is who submits: 
 all ranks of a node, here one process per rank, as in torch.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     add_up,
     divided,
     in_out,
@@ -25,6 +24,7 @@ from weft.collectives.parts import (
 from weft.schedule import (
     SELF,
     Buffer,
+    Command,
     Copy,
     Group,
     Index,
@@ -37,12 +37,6 @@ from weft.schedule import (
     Submit,
     shifted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.collectives.parts import Items
-    from weft.schedule import Command
 
 READY, SENT, SYNC, REDUCED, GATHERED = range(5)
 STREAM = "stream1"  # the stream of the reduction, concurrent with the computation on stream0

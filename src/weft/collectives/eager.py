@@ -6,12 +6,11 @@ single sender, so a rank may run ahead if the scratch buffers rotate: then it wa
 from others, and the waits at the end apply to an earlier execution.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from weft.collectives.parts import (
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -21,14 +20,8 @@ from weft.collectives.parts import (
     signal,
     wait,
 )
-from weft.schedule import Buffer, Copy, Group, Program, Reduce, Schedule, Slice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weft.collectives.parts import Items
-    from weft.schedule import Signal, Wait
-    from weft.schedule.values import Value
+from weft.schedule import Buffer, Copy, Group, Program, Reduce, Schedule, Signal, Slice, Wait
+from weft.schedule.values import Value
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:

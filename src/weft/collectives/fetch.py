@@ -6,19 +6,12 @@ written directly to the engine queues with many per doorbell and one signal at t
 and one kernel that reads host memory itself (``kernel``).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from weft.collectives.parts import launched, own, signal, wait
+from weft.collectives.parts import Items, launched, own, signal, wait
 from weft.errors import PlatformError, UnknownNameError, UsageError, nearest
-from weft.hardware import Level
+from weft.hardware import Level, Platform
 from weft.schedule import SELF, Buffer, Copy, Program, Queue, Rel, Repeat, Schedule, Slice, Submit
-
-if TYPE_CHECKING:
-    from weft.collectives.parts import Items
-    from weft.hardware import Platform
 
 FETCH_METHODS = ("per-copy", "batched", "b2b", "kernel")
 DEVICE, HOST_MEMORY = 0, 1

@@ -1,13 +1,11 @@
 """Recursive halving and doubling: log2(n) steps; the peer differs in one bit of its rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -31,9 +29,6 @@ from weft.schedule import (
     flipped,
     shifted,
 )
-
-if TYPE_CHECKING:
-    from weft.collectives.parts import Items
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:

@@ -1,7 +1,5 @@
 """Two-level algorithms: inside a node, and between ranks with the same local rank."""
 
-from __future__ import annotations
-
 from weft.collectives import direct, halving_doubling, ring, tree
 from weft.collectives.parts import (
     ITEM_BYTES,

@@ -12,15 +12,16 @@ real hosts that signal is a posted receive, and Copy + Signal is a send.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from weft.collectives import direct, pull
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -33,6 +34,7 @@ from weft.schedule import (
     SELF,
     Buffer,
     Call,
+    Command,
     Copy,
     Cost,
     Flag,
@@ -52,14 +54,7 @@ from weft.schedule import (
     Wait,
     shifted,
 )
-from weft.schedule.values import plus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from weft.collectives.parts import Items
-    from weft.schedule import Command
-    from weft.schedule.values import RankValue, Value
+from weft.schedule.values import RankValue, Value, plus
 
 CHUNK = 256 << 10  # bytes: with 8 of them in flight Gloo reaches 1.07x the line rate of 1 Gbit/s
 # To a host with one rank, which shares no chunks: fewer context switches during a GEMM.
@@ -88,12 +83,15 @@ def by_pull(kind: str, num_ranks: int, nbytes: int, **options: int | str) -> Sch
 class HostLeaders:
     """The ranks of every host; a leader is the first of its host, or the root of the call.
 
-    ``inside`` builds the collectives inside a host.
+    ``inside`` builds the collectives inside a host. With ``seen_by``, a host, schedules have only
+    what it executes: of the other hosts the nic queues, with what they send to it. The commands of
+    all grow with the square of the number of hosts, and every rank would build them again.
     """
 
     ranks: tuple[tuple[int, ...], ...]
     root: int = -1
     inside: Callable[..., Schedule] = by_pull
+    seen_by: int | None = None
 
     @property
     def num(self) -> int:
@@ -117,7 +115,13 @@ class HostLeaders:
 
     def others(self, host: int) -> list[int]:
         """Return the other hosts, the next one first, so that not all send to the same one."""
+        if self.seen_by is not None and host != self.seen_by:
+            return [self.seen_by]
         return [(host + step) % self.num for step in range(1, self.num)]
+
+    def is_seen(self, host: int) -> bool:
+        """Return whether all commands of a host are built."""
+        return self.seen_by in (None, host)
 
     def call(
         self,
@@ -130,7 +134,7 @@ class HostLeaders:
     ) -> Items:
         """Return a collective inside a host; nothing if it has one rank."""
         ranks = self.ranks[host]
-        if len(ranks) == 1:
+        if len(ranks) == 1 or not self.is_seen(host):
             return ()
         inner = self.inside(kind, len(ranks), nbytes, **options)
         return (
@@ -209,6 +213,9 @@ class HostLeaders:
         for host, ranks in enumerate(self.ranks):
             stream, nic = leader(host)
             queues = (Queue("stream0", stream), Queue("nic0", nic))
+            if not self.is_seen(host):
+                programs.append(Program((self.leaders[host],), queues[1:]))
+                continue
             programs.append(Program((self.leaders[host],), queues))
             rest = tuple(rank for rank in ranks if rank != self.leaders[host])
             shared = tuple(item for item in stream if isinstance(item, Call | Launch))
@@ -424,6 +431,8 @@ def broadcast(hosts: HostLeaders, nbytes: int, piece: int) -> Schedule:
     def leader(host: int) -> tuple[Items, Items]:
         step = (host - first) % hosts.num
         before, after = (hosts.leaders[(host + by) % hosts.num] for by in (-1, 1))
+        if not hosts.is_seen(host) and (host + 1) % hosts.num != hosts.seen_by:
+            return (), ()
         stream: list[Items] = []
         nic: list[Items] = []
         # Posted far ahead: posting a receive while data arrive waits for Gloo's thread, which

@@ -4,15 +4,8 @@ Its internals are unknown, so its links and memory are not shared with what runs
 compute units are held.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from weft.collectives.parts import in_out, in_place, launched, schedule_of, to_all, wait
-from weft.schedule import Cost, Group, Kernel
-
-if TYPE_CHECKING:
-    from weft.schedule import Buffer, Schedule
+from weft.schedule import Buffer, Cost, Group, Kernel, Schedule
 
 _MET = 0
 

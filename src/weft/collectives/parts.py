@@ -6,17 +6,16 @@ it, and waits for every write before it leaves. A schedule that follows the rule
 repeatedly, and the caller may touch its buffers in between.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from weft.errors import SizeError
 from weft.hardware.dtypes import item_bytes
 from weft.schedule import (
     SELF,
     Buffer,
+    Command,
     Flag,
     Group,
     Index,
@@ -33,33 +32,16 @@ from weft.schedule import (
     Wait,
     shifted,
 )
+from weft.schedule.values import RankValue, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from weft.schedule import Command
-    from weft.schedule.values import RankValue, Value
-
-    Items = tuple[Command | Repeat, ...]
+Items = tuple[Command | Repeat, ...]
 
 # The dtypes that reductions support, by their torch names.
 ITEM_BYTES = {
     name: int(item_bytes(name))
     for name in (
-        "float64",
-        "float32",
-        "float16",
-        "bfloat16",
-        "int64",
-        "int32",
-        "int16",
-        "int8",
-        "uint8",
-        "bool",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "complex64",
-        "complex128",
+        *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+        *("int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128"),
     )
 }
 

@@ -2,17 +2,16 @@
 
 Every byte of a result is moved once, by the rank that needs it, and others access only inputs. A
 reduction reads all its sources at once, in rank order, so that results do not depend on who
-computes which part. Made for shared memory, where reading is as cheap as writing.
+computes which part. Made for shared memory, where reading is as cheap as writing;
+``push_all_gather`` writes instead.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -40,9 +39,6 @@ from weft.schedule import (
     shifted,
 )
 
-if TYPE_CHECKING:
-    from weft.collectives.parts import Items
-
 READY, DONE = 0, 1
 PIECE = 128 << 10  # reduced and forwarded while it is in the second-level cache
 SHARED_WORK = 128 << 10  # from this size on, the root of a broadcast writes a share itself
@@ -58,6 +54,21 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
     each = Copy(source, chunks.slice(SELF, "out", theirs))
     queue = _pulling(chunks.group, (local,), (each,))
     return schedule_of("pull all_gather", num_ranks, [queue], in_out(chunk, nbytes), 2)
+
+
+def push_all_gather(num_ranks: int, nbytes: int) -> Schedule:
+    """Build an all-gather in which every rank writes its part into all outputs.
+
+    For data that no cache holds: what has several receivers is read once and written to all of them
+    piece by piece, so memory traffic is a third to a half lower than if every receiver read it.
+    """
+    chunk = divided(nbytes, num_ranks, "all_gather")
+    programs = []
+    for rank in range(num_ranks):
+        rooms = tuple(Slice(r, "out", rank * chunk, chunk) for r in range(num_ranks))
+        work = (Broadcast(own("in", 0, chunk), rooms),)
+        programs.append(Program((rank,), (together(Group(num_ranks), work),)))
+    return Schedule("push all_gather", num_ranks, tuple(programs), in_out(chunk, nbytes), 2)
 
 
 def all_to_all(num_ranks: int, nbytes: int) -> Schedule:

@@ -1,12 +1,9 @@
 """Ring algorithms: in each step every rank sends one chunk to the next."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -29,9 +26,6 @@ from weft.schedule import (
     Slice,
     shifted,
 )
-
-if TYPE_CHECKING:
-    from weft.collectives.parts import Items
 
 READY, REDUCED, GATHERED = 0, 1, 2
 

@@ -13,13 +13,12 @@ runtime uses these offsets when the data is in the heap: it then is its own stag
 between the two are none.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    Items,
     divided,
     in_out,
     in_place,
@@ -28,13 +27,18 @@ from weft.collectives.parts import (
     signal,
     wait,
 )
-from weft.schedule import Broadcast, Buffer, Copy, Group, Program, Reduce, Schedule, Slice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weft.collectives.parts import Items
-    from weft.schedule import Signal, Wait
+from weft.schedule import (
+    Broadcast,
+    Buffer,
+    Copy,
+    Group,
+    Program,
+    Reduce,
+    Schedule,
+    Signal,
+    Slice,
+    Wait,
+)
 
 STAGE = "stage"
 NUM_SLOTS = 2  # one is filled while the peers read the other

@@ -1,10 +1,9 @@
 """Trees: a pipelined binary tree, and the binomial tree."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from weft.collectives.parts import (
+    Items,
     default_piece,
     in_pieces,
     in_place,
@@ -14,13 +13,7 @@ from weft.collectives.parts import (
     wait,
 )
 from weft.schedule import SELF, Buffer, Copy, Program, Queue, Reduce, Schedule, Slice
-from weft.schedule.values import plus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weft.collectives.parts import Items
-    from weft.schedule.values import Value
+from weft.schedule.values import Value, plus
 
 READY, DOWN, TOP, UP = 0, 1, 2, 3  # UP and UP + 1: from the first and the second child
 

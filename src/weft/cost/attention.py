@@ -98,6 +98,7 @@ def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -
 
 
 _LATENT_FLOPS = 0.66  # of the rated flops: FlashMLA, 660 TFLOP/s on H800 where products bound it
+_ONE_TILE = 16.0  # queries that share keys in the smallest tile of a product
 _PART = 128.0  # keys of the smallest part: XQA's and FlashAttention's tiles
 
 
@@ -134,9 +135,14 @@ def _elements(columns: Columns) -> tuple[Floats, Floats]:
 
 
 def attention_places(columns: Columns) -> Mapping[str, Floats]:
-    """Return what corrections of attention look at, in addition to its columns."""
+    """Return what corrections of attention look at, in addition to its columns.
+
+    All heads share latent keys and are rows of one product. Tables have no such kernel: theirs of
+    large groups take more than 32 queries one by one.
+    """
+    group = columns["heads"] / columns["kv_heads"]
     return {
         "sequences": columns["batch"],
-        "group": columns["heads"] / columns["kv_heads"],
+        "group": np.where(columns["latent"] > 0, np.minimum(group, _ONE_TILE), group),
         "windowed": np.where(columns["window"] > 0, 2.0, 1.0),
     }

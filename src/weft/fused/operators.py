@@ -126,9 +126,7 @@ def fused_all_to_all(
     return Schedule(name, n, tuple(programs), buffers, MADE + n - 1)
 
 
-def fused_all_reduce(
-    work: Sliced, *, units: int, dtype: str = "uint8", occupancy: float = 1.0
-) -> Schedule:
+def fused_all_reduce(work: Sliced, *, units: int, dtype: str = "uint8") -> Schedule:
     """Build a fused all-reduce: each rank computes summands of the whole result, remote ones first.
 
     The slices for a rank are the summands of its part of the result. It reduces them and writes the
@@ -155,8 +153,8 @@ def fused_all_reduce(
     )
     first: Items = (
         to_all(group, READY),
-        _make_remote(work, occupancy),
-        _make_own(work, "data", _by_sender(work), occupancy),
+        _make_remote(work),
+        _make_own(work, "data", _by_sender(work)),
         wait(ARRIVED, (n - 1) * work.slices),
         Reduce((mine, *(own("slots", k * part, part) for k in range(n - 1))), mine, dtype),
         signal(SELF, REDUCED),
@@ -219,14 +217,14 @@ def _until_made() -> Wait:
     return Wait(Flag(SELF, Rel(MADE, (1,))), Rel(1, (0, 1)))
 
 
-def _make_remote(work: Sliced, occupancy: float) -> Repeat:
+def _make_remote(work: Sliced, occupancy: float = 1.0) -> Repeat:
     """Return the computation of the slices for the next rank, then the one after it, and so on."""
     kernel = Kernel(work.name, work.part(occupancy=occupancy), writes=(_made(work),))
     done = Signal(Flag(SELF, Rel(MADE, (1,))))
     return Repeat(work.num_ranks - 1, (Repeat(work.slices, (kernel, done)),))
 
 
-def _make_own(work: Sliced, buffer: str, place: Rel, occupancy: float) -> Repeat:
+def _make_own(work: Sliced, buffer: str, place: Rel, occupancy: float = 1.0) -> Repeat:
     at = replace(place, steps=place.steps[1:])
     kernel = Kernel(
         work.name,

@@ -79,7 +79,9 @@ def emit(what: str, planned: PlannedKnobs) -> str:
     if what not in FORMATS:
         raise UnknownNameError(f"--emit: no format is called {what!r}", nearest(what, FORMATS))
     heading = f"# {planned.title}, for {planned.stack}"
-    return "\n".join([heading, *FORMATS[what](planned)]) + "\n"
+    # Names come from traces and files: a line break in one would make code of a comment.
+    lines = (" ".join(line.splitlines()) for line in (heading, *FORMATS[what](planned)))
+    return "\n".join(lines) + "\n"
 
 
 def _told(planned: Iterable[PlannedCollective]) -> Iterator[str]:

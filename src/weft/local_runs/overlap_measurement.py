@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft._core import time_copies
-from weft.c3.ideal import class_of, percent_of_ideal
+from weft.c3.scenarios import class_of, percent_of_ideal
 from weft.calibration.microbenchmarks import one_thread
 from weft.collectives import collective
 from weft.collectives.catalogue import BUILDERS

@@ -1,7 +1,5 @@
 """Hugging Face accelerate YAML: FSDP, DeepSpeed or DDP settings; the model comes from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +73,8 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
             "Known: DEEPSPEED, FSDP, MULTI_GPU, NO.",
         )
     notes = not_understood(str(path), [*unread, *keys.unread(_HARMLESS)])
-    return Imported(name, model, (*notes, *_batch_note(keys, model)), "eager")
+    batch = f"{path} has no batch; {model.batch} is assumed, use --set batch= (and seq=)"
+    return Imported(name, model, (*notes, batch), "eager")
 
 
 def _sharded(keys: Keys, model: Transformer, num_ranks: int) -> tuple[Transformer, list[str]]:
@@ -125,8 +124,4 @@ def _by_deepspeed(
         ("zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher")
     )
     notes = not_understood(keys.where, [*unread, *keys.unread(_HARMLESS)])
-    return replace(found, notes=(*found.notes, *notes, *_batch_note(keys, found.model)))
-
-
-def _batch_note(keys: Keys, model: Transformer) -> tuple[str, ...]:
-    return (f"{keys.where} has no batch; {model.batch} is assumed, use --set batch= (and seq=)",)
+    return replace(found, notes=(*found.notes, *notes))

@@ -1,7 +1,5 @@
 """A list of ops that grows: what generators of workloads share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from weft.hardware.dtypes import item_bytes, output_dtype, product_bytes

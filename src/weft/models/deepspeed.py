@@ -1,7 +1,5 @@
 """DeepSpeed JSON: how a job is run; the model comes from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,8 @@ from weft.models.imported import Imported, Keys, not_understood, read_json
 from weft.models.transformer import Transformer
 from weft.units import file_name
 
-_OWN = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_BATCHES = ("train_micro_batch_size_per_gpu", "train_batch_size")
+_OWN = ("zero_optimization", *_BATCHES)
 _HARMLESS = (
     *("optimizer", "scheduler", "steps_per_print", "wall_clock_breakdown", "dump_state"),
     *("tensorboard", "wandb", "csv_monitor", "flops_profiler", "comms_logger", "amp", "seed"),
@@ -21,20 +20,12 @@ _HARMLESS = (
     *("dataloader_drop_last",),
 )
 _HARMLESS_ZERO = (
-    *(
-        "contiguous_gradients",
-        "sub_group_size",
-        "stage3_max_live_parameters",
-        "round_robin_gradients",
-    ),
-    *("stage3_max_reuse_distance", "stage3_param_persistence_threshold", "reduce_scatter"),
-    *(
-        "stage3_gather_16bit_weights_on_model_save",
-        "allgather_partitions",
-        "ignore_unused_parameters",
-    ),
-    *("stage3_gather_fp16_weights_on_model_save", "allgather_bucket_size", "cpu_offload"),
-    *("stage3_prefetch_bucket_size", "elastic_checkpoint", "load_from_fp32_weights"),
+    *("contiguous_gradients", "sub_group_size", "stage3_max_live_parameters"),
+    *("round_robin_gradients", "stage3_max_reuse_distance", "stage3_param_persistence_threshold"),
+    *("reduce_scatter", "stage3_gather_16bit_weights_on_model_save", "allgather_partitions"),
+    *("ignore_unused_parameters", "stage3_gather_fp16_weights_on_model_save"),
+    *("allgather_bucket_size", "cpu_offload", "stage3_prefetch_bucket_size", "elastic_checkpoint"),
+    *("load_from_fp32_weights",),
 )
 
 
@@ -62,12 +53,13 @@ def imported(
     parallel = keys.table("tensor_parallel")
     tp = parallel.whole("autotp_size", parallel.whole("tp_size", model.tp))
     if not tp or num_ranks % tp:
-        raise UsageError(f"{where}: autotp_size {tp} does not divide {num_ranks} ranks")
+        raise UsageError(
+            f"{where}: autotp_size {tp} does not divide {num_ranks} ranks",
+            "Use --ranks with a multiple of it, or another autotp_size.",
+        )
     dp = num_ranks // tp
     micro, batch = _batches(keys, dp)
-    dtype = "fp16" if keys.table("fp16").truth("enabled") else "bf16"
-    if not (keys.table("fp16").truth("enabled") or keys.table("bf16").truth("enabled")):
-        dtype = "fp32"
+    dtype = _dtype(keys, document, model)
     stage = zero.whole("stage", 0)
     if stage > 3:
         raise FormatError(f"{where}: zero_optimization.stage must be 0 to 3 (got {stage})")
@@ -96,9 +88,21 @@ def imported(
                     "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
         if _is_on(zero.get(key))
     ]  # fmt: skip
+    if not any(key in keys.values for key in _BATCHES):
+        notes.append(f"{where} has no batch; {batch} is assumed, use --set batch= (micro_batch=)")
     unread = [f"zero_optimization.{key}" for key in zero.unread(_HARMLESS_ZERO)]
     unread += keys.unread(_HARMLESS)
     return Imported(name, changed, (*notes, *not_understood(where, unread)), "deepspeed")
+
+
+def _dtype(keys: Keys, document: Mapping[str, Any], model: Transformer) -> str:
+    """Return the dtype that is switched on; "auto" is that of the model."""
+    for name in ("fp16", "bf16"):
+        if keys.table(name).truth("enabled"):
+            return name
+    written = [document.get(name) for name in ("fp16", "bf16")]
+    automatic = any(isinstance(each, Mapping) and each.get("enabled") == "auto" for each in written)
+    return model.dtype if automatic else "fp32"
 
 
 def _batches(keys: Keys, dp: int) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """DLRM: embedding tables spread over ranks, MLPs on every rank, exchanges in between."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

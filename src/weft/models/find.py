@@ -1,7 +1,5 @@
 """A workload by what a user calls it: a name, a file, or a function of torch code."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys
@@ -14,6 +12,7 @@ from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.models.importers import format_of
 from weft.models.job import Job
 from weft.models.named import generate, job_of
+from weft.step.matching import split_classes
 from weft.step.step_graph import StepGraph
 
 
@@ -66,14 +65,16 @@ def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> StepGraph:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+        raise FormatError(
+            f"cannot read {path}: {error.strerror}", "Name a workload, or a file that is there."
+        ) from error
     workload = StepGraph.from_json(text)
     if workload.num_ranks != num_ranks:
         raise UsageError(
             f"{path} is for {workload.num_ranks} ranks, not {num_ranks}",
             f"Use --ranks {workload.num_ranks}, or make it again.",
         )
-    return workload
+    return split_classes(workload)
 
 
 def _captured(

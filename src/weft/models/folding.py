@@ -18,21 +18,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from weft.hardware import Platform
 from weft.models.pipeline import Part, Pass
+from weft.models.stacks import Stack
+from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
 from weft.models.transformer_step import Stage, stage_ranks
 from weft.schedule.ir import Cost
-from weft.step import StepEngine
+from weft.step import HostModel, PriceSource, StepEngine
 from weft.step.step_graph import Collective, Op, Phase, RankStep, StepGraph
-
-if TYPE_CHECKING:
-    from weft.hardware import Platform
-    from weft.models.stacks import Stack
-    from weft.models.transformer import Transformer
-    from weft.step import HostModel, PriceSource
 
 MANY_OPS = 60_000  # of a step, from which on it is folded
 _TURNS = 2  # times the stages: micro batches that are left of a pipeline, so that it is steady

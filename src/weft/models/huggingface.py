@@ -4,20 +4,15 @@ An architecture that is added is one line of ``ARCHITECTURES``, and a function i
 in a way of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.errors import FormatError, UsageError, nearest
 from weft.models.imported import Imported, Keys, not_understood, read_json
-from weft.models.transformer import Transformer
+from weft.models.transformer import LayerKind, Transformer
 from weft.units import file_name
-
-if TYPE_CHECKING:
-    from weft.models.transformer import LayerKind
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 8192  # tokens of a sequence where the file allows more: what pre-training uses

@@ -6,15 +6,12 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from weft.errors import FormatError, UsageError
-
-if TYPE_CHECKING:
-    from weft.models.transformer import Transformer
-
+from weft.models.transformer import Transformer
 
 _LARGEST = 2**53  # what a float counts exactly
 

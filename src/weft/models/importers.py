@@ -1,11 +1,9 @@
 """Which program's configuration a file is: one line a format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.errors import FormatError, UsageError
 from weft.hardware.files import read_toml
@@ -15,9 +13,7 @@ from weft.models.huggingface import is_huggingface, read_huggingface
 from weft.models.imported import Imported, read_json, read_text, read_yaml
 from weft.models.megatron import is_megatron, read_megatron
 from weft.models.torchtitan import is_torchtitan, read_torchtitan
-
-if TYPE_CHECKING:
-    from weft.models.transformer import Transformer
+from weft.models.transformer import Transformer
 
 Document = Mapping[str, Any]
 

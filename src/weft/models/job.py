@@ -1,9 +1,7 @@
 """A generated step as a job: its settings, what it is worth a second, and where it comes from."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.models import dlrm, transformer_step
 from weft.models.dlrm import Dlrm
@@ -11,9 +9,7 @@ from weft.models.stacks import Stack, stack_named
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import StageMemory, stage_memories
-
-if TYPE_CHECKING:
-    from weft.step.step_graph import StepGraph
+from weft.step.step_graph import StepGraph
 
 # Settings that are always told, also where they are as usual.
 _TOLD = ("batch", "micro_batch", "seq", "dtype", "tp", "cp", "pp", "dp", "ep", "recompute")

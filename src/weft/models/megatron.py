@@ -3,8 +3,6 @@
 Shell variables that a script sets are filled in; arguments are taken wherever they stand.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -21,160 +19,31 @@ _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=([^\s(]\S*|\"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 # Arguments that change no kernel or collective of a step.
 _HARMLESS_STARTS = (
-    *(
-        "lr",
-        "min_lr",
-        "log_",
-        "save",
-        "load",
-        "eval",
-        "tokenizer",
-        "data_path",
-        "data_cache",
-        "split",
-    ),
-    *(
-        "seed",
-        "init_method",
-        "adam",
-        "weight_decay",
-        "train_",
-        "exit_",
-        "tensorboard",
-        "wandb",
-        "ckpt",
-    ),
-    *(
-        "distributed_",
-        "no_load",
-        "no_save",
-        "merge_file",
-        "vocab_file",
-        "num_workers",
-        "nproc",
-        "nnodes",
-    ),
-    *(
-        "node_rank",
-        "master_",
-        "rdzv",
-        "use_mcore",
-        "use_checkpoint",
-        "dist_ckpt",
-        "auto_detect",
-        "timing",
-    ),
-    *(
-        "rotary_",
-        "use_rotary",
-        "use_rope",
-        "rope_",
-        "no_rope",
-        "norm_epsilon",
-        "moe_aux",
-        "moe_z_loss",
-    ),
-    *(
-        "moe_router_dtype",
-        "moe_router_score",
-        "moe_router_enable",
-        "moe_router_bias",
-        "moe_router_num",
-    ),
-    *(
-        "moe_router_group",
-        "moe_router_topk_scaling",
-        "moe_router_load",
-        "moe_router_pre",
-        "decoupled_",
-    ),
-    *(
-        "override_opt",
-        "calculate_per_token",
-        "mock_data",
-        "no_mmap",
-        "profile",
-        "use_pytorch",
-        "manual_gc",
-    ),
-    *(
-        "attention_softmax",
-        "apply_query",
-        "no_masked",
-        "disable_bias",
-        "add_qkv",
-        "no_gradient",
-        "reset_",
-    ),
-    *(
-        "eod_",
-        "create_",
-        "no_create",
-        "async_save",
-        "verify",
-        "check_",
-        "use_persistent",
-        "no_ckpt",
-        "dataloader",
-    ),
-    *(
-        "record_",
-        "memory_",
-        "empty_unused",
-        "use_tp_pp",
-        "disable_gloo",
-        "ddp_average",
-        "no_persist",
-        "optimizer",
-    ),
-    *(
-        "apply_layernorm",
-        "loss_scale",
-        "initial_loss",
-        "hysteresis",
-        "sgd",
-        "te_rng",
-        "test_mode",
-        "fim_",
-        "bert_",
-    ),
+    *("lr", "min_lr", "log_", "save", "load", "eval", "tokenizer", "data_path", "data_cache"),
+    *("split", "seed", "init_method", "adam", "weight_decay", "train_", "exit_", "tensorboard"),
+    *("wandb", "ckpt", "distributed_", "no_load", "no_save", "merge_file", "vocab_file"),
+    *("num_workers", "nproc", "nnodes", "node_rank", "master_", "rdzv", "use_mcore"),
+    *("use_checkpoint", "dist_ckpt", "auto_detect", "timing", "rotary_", "use_rotary", "use_rope"),
+    *("rope_", "no_rope", "norm_epsilon", "moe_aux", "moe_z_loss", "moe_router_dtype"),
+    *("moe_router_score", "moe_router_enable", "moe_router_bias", "moe_router_num"),
+    *("moe_router_group", "moe_router_topk_scaling", "moe_router_load", "moe_router_pre"),
+    *("decoupled_", "override_opt", "calculate_per_token", "mock_data", "no_mmap", "profile"),
+    *("use_pytorch", "manual_gc", "attention_softmax", "apply_query", "no_masked", "disable_bias"),
+    *("add_qkv", "no_gradient", "reset_", "eod_", "create_", "no_create", "async_save", "verify"),
+    *("check_", "use_persistent", "no_ckpt", "dataloader", "record_", "memory_", "empty_unused"),
+    *("use_tp_pp", "disable_gloo", "ddp_average", "no_persist", "optimizer", "apply_layernorm"),
+    *("loss_scale", "initial_loss", "hysteresis", "sgd", "te_rng", "test_mode", "fim_", "bert_"),
 )
 _HARMLESS = (
     *("max_position_embeddings", "position_embedding_type", "normalization", "transformer_impl"),
-    *(
-        "attention_backend",
-        "use_flash_attn",
-        "bf16",
-        "no_bias_swiglu_fusion",
-        "no_bias_gelu_fusion",
-    ),
-    *(
-        "make_vocab_size_divisible_by",
-        "moe_grouped_gemm",
-        "moe_deepep_num_sms",
-        "moe_hybridep_num_sms",
-        "rerun_mode",
-    ),
-    *(
-        "moe_permute_fusion",
-        "moe_router_fusion",
-        "cross_entropy_loss_fusion",
-        "cross_entropy_fusion_impl",
-    ),
-    *(
-        "clip_grad",
-        "no_overlap_p2p_communication",
-        "overlap_p2p_communication",
-        "mtp_loss_scaling_factor",
-    ),
+    *("attention_backend", "use_flash_attn", "bf16", "no_bias_swiglu_fusion"),
+    *("no_bias_gelu_fusion", "make_vocab_size_divisible_by", "moe_grouped_gemm"),
+    *("moe_deepep_num_sms", "moe_hybridep_num_sms", "rerun_mode", "moe_permute_fusion"),
+    *("moe_router_fusion", "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clip_grad"),
+    *("no_overlap_p2p_communication", "overlap_p2p_communication", "mtp_loss_scaling_factor"),
     *("fp8_recipe", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin", "fp8_interval"),
-    *(
-        "mscale",
-        "mscale_all_dim",
-        "enable_experimental",
-        "accumulate_allreduce_grads_in_fp32",
-        "tensorboard",
-    ),
+    *("mscale", "mscale_all_dim", "enable_experimental", "accumulate_allreduce_grads_in_fp32"),
+    *("tensorboard",),
 )
 _FLEX = ("deepep", "hybridep")  # kernels that send a token once to each node
 _CP = {"p2p": "ring", "all_gather": "allgather", "a2a": "ulysses"}
@@ -304,14 +173,8 @@ def _shape(keys: Keys) -> tuple[Transformer, list[str]]:
 
 def _latent(keys: Keys, model: Transformer) -> Transformer:
     if not keys.truth("multi_latent_attention"):
-        for key in (
-            "q_lora_rank",
-            "kv_lora_rank",
-            "qk_head_dim",
-            "qk_pos_emb_head_dim",
-            "v_head_dim",
-        ):
-            keys.used.add(key)
+        keys.used |= {"q_lora_rank", "kv_lora_rank", "v_head_dim"}
+        keys.used |= {"qk_head_dim", "qk_pos_emb_head_dim"}
         return model
     return replace(
         model,
@@ -395,10 +258,8 @@ def _run(keys: Keys, model: Transformer) -> Transformer:
 
 
 def _layout(keys: Keys, model: Transformer, num_ranks: int) -> tuple[Transformer, list[str]]:
-    tp, pp = (
-        keys.whole("tensor_model_parallel_size", 1),
-        keys.whole("pipeline_model_parallel_size", 1),
-    )
+    tp = keys.whole("tensor_model_parallel_size", 1)
+    pp = keys.whole("pipeline_model_parallel_size", 1)
     cp = keys.whole("context_parallel_size", 1)
     each = keys.whole("num_layers_per_virtual_pipeline_stage", 0)
     chunks = keys.whole("num_virtual_stages_per_pipeline_rank", 1)

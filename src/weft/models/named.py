@@ -1,7 +1,5 @@
 """Workloads by name, by file and by the settings a user changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path

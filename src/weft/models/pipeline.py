@@ -1,12 +1,9 @@
 """In which order the stages of a pipeline carry out the passes of their micro batches."""
 
-from __future__ import annotations
-
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from weft.models.transformer import Transformer
+from weft.models.transformer import Transformer
 
 Part = Literal["forward", "backward", "input", "weight"]
 

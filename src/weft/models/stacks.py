@@ -7,11 +7,10 @@ sharding adds, and how long products take at sustained clocks. Its numbers are f
 steps; each file names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 
 from weft.errors import FormatError, UnknownNameError, nearest
@@ -27,6 +26,7 @@ _HOST = HostModel()
 _PRODUCTS = ("gemm", "bmm", "moe")
 _ATTENTION = ("attention", "attention-backward")
 _WAITS = ("all_gather", "reduce_scatter", "all_reduce")
+_STAGES = ("pp", "pp back")  # groups of ranks that hold other stages of a pipeline
 _SHARED = "comm dp"  # the stream of weights and gradients that data-parallel ranks share
 
 
@@ -44,7 +44,8 @@ class Stack:
     PyTorch, which is more where an op of the list is several kernels; 0: CUDA graphs.
     ``host_experts`` is the same for ops of experts from one exchange of tokens to the other, which
     are a kernel for each expert; None: as ``host``. With ``blocking_messages`` the host waits for
-    what it receives from other pipeline stages.
+    what it receives from other pipeline stages, with ``blocking_passes`` for the end of each
+    forward and backward pass.
     ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
     """
 
@@ -60,15 +61,19 @@ class Stack:
     host: float = 1.0
     host_experts: float | None = None
     blocking_messages: bool = False
+    blocking_passes: bool = False
     between_steps: float = 0.0
 
     def applied(self, graph: StepGraph) -> StepGraph:
         """Return the step as this stack runs it."""
-        steps = (_copied(step, self.copies) if self.copies else step for step in graph.steps)
-        return replace(
-            graph,
-            steps=tuple(replace(s, ops=self._ended([self._op(op) for op in s.ops])) for s in steps),
-        )
+        steps = []
+        for each in graph.steps:
+            step = _copied(each, self.copies) if self.copies else each
+            ops = [self._op(op) for op in step.ops]
+            if self.blocking_passes:
+                _block_at_ends(ops)
+            steps.append(replace(step, ops=self._ended(ops)))
+        return replace(graph, steps=tuple(steps))
 
     def _ended(self, ops: list[Op]) -> tuple[Op, ...]:
         """Add what the host does behind a step, once its last kernel has ended."""
@@ -98,6 +103,21 @@ class Stack:
         elif cost.family not in ("copy", "optimizer"):
             cost = replace(cost, scale=cost.scale * self.passes)
         return replace(op, cost=cost)
+
+
+def _block_at_ends(ops: list[Op]) -> None:
+    """Make the host wait for the last kernel of each pass.
+
+    A pass ends where another phase begins, and where stages exchange what they have computed.
+    """
+    last = -1
+    for number, (op, following) in enumerate(zip_longest(ops, ops[1:])):
+        if op.kind == "kernel":
+            last = number
+        what = None if following is None else following.collective
+        exchanges = what is not None and what.group in _STAGES
+        if last >= 0 and (exchanges or following is None or following.phase != op.phase):
+            ops[last] = replace(ops[last], blocking=True)
 
 
 def stack_names() -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """Embedding tables, and which rank holds which part of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +135,7 @@ def zipf_of(counts: Sequence[Any], where: str) -> float:
     if (values < 0).any():
         worst = int(np.argmin(values))
         raise FormatError(
-            f"{where}: count {worst} is {values[worst]:g}; an index is seen no less than never",
+            f"{where}: counts must be >= 0 (got {values[worst]:g} at {worst})",
             "Give how often each index was seen: numbers of zero or more.",
         )
     seen = np.sort(values[values > 0])[::-1]

@@ -1,7 +1,5 @@
 """torchtitan job files (TOML): a known model, and the layout of its training job."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Ranks are numbered with tensor parallelism innermost, then context and data para
 stages of a pipeline outermost, as Megatron and torchtitan do.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -175,11 +173,6 @@ class Transformer:
         keys = self.hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
         keys += self.kv_rank * heads * (self.head_dim + self.value_dim)
         return queries + keys + out + norms
-
-    @property
-    def mlp_weights(self) -> int:
-        """Parameters of one expert, or of the whole inner layer."""
-        return self.inner_weights(self.expert_width if self.experts else self.ffn)
 
     def inner_weights(self, width: int) -> int:
         """Parameters of an MLP of that width."""

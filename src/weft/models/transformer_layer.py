@@ -10,18 +10,13 @@ ones are (projection, down), so their results are. With sequence parallelism sum
 and inputs gathered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes, output_dtype
+from weft.models.building import After, Ops
 from weft.models.expert_layer import Experts
+from weft.models.transformer import LayerKind, Piece, Transformer
 from weft.models.transformer_layout import split
-
-if TYPE_CHECKING:
-    from weft.models.building import After, Ops
-    from weft.models.transformer import LayerKind, Piece, Transformer
 
 PIECES = 4  # of a product whose sum is overlapped: num_splits of Transformer Engine's userbuffers
 
@@ -364,7 +359,9 @@ class Layer:
         """Write scale, mask and softmax of scores: one kernel, two, or fp32 copies between them."""
         made, scores = self.made, matrices * queries * keys
         if self.model.fused_softmax and matrices % FUSED_SOFTMAX_MATRICES == 0:
-            made.kernel("softmax", "softmax", matrices * queries, keys)
+            # with a causal mask it reads one half of each matrix and writes all of it
+            rows = matrices * queries
+            made.kernel("softmax", "softmax", rows * 3 // 4 if self.model.causal else rows, keys)
             return
         if self.model.fused_softmax:  # to fp32, scaled, and back: bytes of a score
             made.kernel("cast", "elementwise", nbytes=6 * scores)
@@ -380,7 +377,10 @@ class Layer:
         falls_back = self.model.fused_softmax and not fused
         if falls_back:
             made.kernel("cast backward", "elementwise", nbytes=6 * scores)
-        made.kernel("softmax backward", "softmax-backward", matrices * queries, keys)
+        rows = matrices * queries
+        if fused and self.model.causal:  # two halves are read
+            rows = rows * 2 // 3
+        made.kernel("softmax backward", "softmax-backward", rows, keys)
         if not fused:
             made.moving("mask backward", 2 * scores)
         if falls_back:
@@ -401,13 +401,11 @@ class Layer:
         shape = self._shape(count, queries, keys, causal=causal)
         return (*shape[:7], model.window, *shape[8:])
 
-    def _shape(
-        self, count: int, queries: int, keys: int, *, causal: bool, shares: int = 1
-    ) -> tuple[int, ...]:
-        """Return the shape of an attention kernel of one of ``shares`` parts of the heads."""
+    def _shape(self, count: int, queries: int, keys: int, *, causal: bool) -> tuple[int, ...]:
+        """Return the shape of an attention kernel."""
         model = self.model
-        heads = model.heads // model.tp // shares
-        kv, dim = max(1, model.kv_heads_of(model.tp) // shares), model.qk_dim
+        heads = model.heads // model.tp
+        kv, dim = max(1, model.kv_heads_of(model.tp)), model.qk_dim
         if model.kv_rank:
             dim = (model.qk_dim + model.value_dim) // 2  # as many products as both sides have
             if queries == 1:  # decoding reads the compressed keys, one head for all

@@ -1,14 +1,10 @@
 """How the ranks of a job share a transformer: what must divide, and the groups that follow."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from math import gcd
 
 from weft.errors import UsageError, nearest
+from weft.models.transformer import Transformer
 from weft.schedule.values import Group
-
-if TYPE_CHECKING:
-    from weft.models.transformer import Transformer
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb", "dualpipe")
@@ -37,7 +33,8 @@ class Layout:
                 raise UsageError(f"{key} must be 1 or more (got {getattr(model, key)})")
         if model.layers > _MOST_LAYERS:
             raise UsageError(
-                f"layers: at most {_MOST_LAYERS:,} can be laid out (got {model.layers})"
+                f"layers: at most {_MOST_LAYERS:,} can be laid out (got {model.layers})",
+                "Use fewer layers.",
             )
         inner = model.tp * model.pp * model.cp
         named = f"tp {model.tp} times pp {model.pp}" + (
@@ -122,7 +119,7 @@ def _require_words(model: Transformer) -> None:
                 f"no {key} is called {getattr(model, key)!r}", nearest(getattr(model, key), known)
             )
     if model.zero > 3:
-        raise UsageError(f"zero: stages are 0 to 3 (got {model.zero})")
+        raise UsageError(f"zero: stages are 0 to 3 (got {model.zero})", "Use --set zero=1.")
 
 
 def _require_parts(model: Transformer, layout: Layout) -> None:
@@ -147,9 +144,15 @@ def _require_parts(model: Transformer, layout: Layout) -> None:
     if kv % model.tp and model.tp % kv:
         raise UsageError(f"{kv} kv_heads do not divide among tp {model.tp}", _divisors("tp", kv))
     if model.experts and not 1 <= model.topk <= model.experts:
-        raise UsageError(f"topk must be 1 to {model.experts}, the experts (got {model.topk})")
+        raise UsageError(
+            f"topk must be 1 to {model.experts}, the experts (got {model.topk})",
+            f"Use --set topk={max(1, min(model.topk, model.experts))}.",
+        )
     if model.layers < model.pp:
-        raise UsageError(f"{model.pp} stages are more than {model.layers} layers")
+        raise UsageError(
+            f"{model.pp} stages are more than {model.layers} layers",
+            f"Use --set pp={model.layers} or less.",
+        )
     _require_context(model)
     _require_experts(model, layout)
     if model.shard and layout.replicas % model.shard:
@@ -180,16 +183,20 @@ def _require_context(model: Transformer) -> None:
 
 def _require_experts(model: Transformer, layout: Layout) -> None:
     if model.expert_tp not in (1, model.tp):
-        raise UsageError(f"etp must be 1 or tp {model.tp} (got {model.etp})")
+        raise UsageError(f"etp must be 1 or tp {model.tp} (got {model.etp})", "Use --set etp=1.")
     if model.experts and model.expert_width % model.expert_tp:
-        raise UsageError(f"experts of width {model.expert_width} do not divide among etp")
+        raise UsageError(
+            f"experts of width {model.expert_width} do not divide among etp {model.expert_tp}",
+            "Use --set etp=1.",
+        )
     if model.ep == 1:
         return
     holders = model.tp * layout.replicas // model.expert_tp
     if not model.experts or model.experts % model.ep or holders % model.ep:
         raise UsageError(
             f"ep {model.ep} must divide the {model.experts} experts and the {holders} "
-            "data-parallel ranks"
+            "data-parallel ranks",
+            f"Use --set ep={gcd(model.experts, holders) if model.experts else 1}, or a divisor.",
         )
 
 

@@ -5,19 +5,14 @@ needs, buffers of what is gathered. What no tensor shows is not: the context of 
 that are loaded, buffers of the communication library, fragments of the allocator.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import ITEM_BYTES
 from weft.models.pipeline import step_passes
+from weft.models.transformer import LayerKind, Transformer
+from weft.models.transformer_layout import Layout
 from weft.step.step_graph import Memory
-
-if TYPE_CHECKING:
-    from weft.models.transformer import LayerKind, Transformer
-    from weft.models.transformer_layout import Layout
 
 MASTER = 12  # bytes a parameter: fp32 weight and two moments of AdamW
 WORKSPACE = 64 << 20  # of cuBLAS and of Transformer Engine, 32 MiB each on Hopper

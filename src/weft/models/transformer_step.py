@@ -1,24 +1,17 @@
 """One step of a transformer, trained or serving: what each stage of its pipeline does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING
 
 from weft.hardware.dtypes import item_bytes
 from weft.models.building import Ops
 from weft.models.pipeline import Pass, step_passes
-from weft.models.transformer import Piece
+from weft.models.transformer import Piece, Transformer
 from weft.models.transformer_layer import Layer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
-from weft.step.step_graph import RankStep, StepGraph
-
-if TYPE_CHECKING:
-    from weft.models.transformer import Transformer
-    from weft.step.step_graph import Op
+from weft.step.step_graph import Op, RankStep, StepGraph
 
 _GRADIENTS = "comm dp"  # the stream of what data-parallel ranks share: weights and gradients
 # Bytes of a logit that each kernel of Megatron's vocab_parallel_cross_entropy moves, in fp32.
@@ -173,17 +166,14 @@ class Stage:
         """Write what follows all passes: gradients of tied weights, then the optimizer."""
         self.made.phase = "optimizer"
         if self.model.is_dual and (self.model.trains_weights or self.model.lora):
-            self._exchange_gradients()
+            # Exchange gradients with the stage opposite, which holds the same layers.
+            made, model = self.made, self.model
+            item = int(item_bytes(model.grad_dtype)) if model.grad_dtype else made.item
+            opposite, nbytes = model.pp - 1 - self.stage, self._held() * item
+            needed = self._last_reduction(), made.last_kernel
+            made.collective("send", nbytes, "pp", peer=opposite, after=needed, stream="mirror")
+            made.collective("recv", nbytes, "pp", peer=opposite, stream=_GRADIENTS)
         self._optimizer()
-
-    def _exchange_gradients(self) -> None:
-        """Exchange gradients with the stage opposite, which holds the same layers."""
-        made, model = self.made, self.model
-        item = int(item_bytes(model.grad_dtype)) if model.grad_dtype else made.item
-        opposite, nbytes = model.pp - 1 - self.stage, self._held() * item
-        needed = self._last_reduction(), made.last_kernel
-        made.collective("send", nbytes, "pp", peer=opposite, after=needed, stream="mirror")
-        made.collective("recv", nbytes, "pp", peer=opposite, stream=_GRADIENTS)
 
     def _enter(self, chunk: int) -> None:
         """Turn to a chunk of layers: the first has the embedding, the last of all the head."""
@@ -276,10 +266,6 @@ class Stage:
             return model.zero_stage == 3
         if model.zero_stage == 3:
             return forward or model.reshard
-        return self._gathers_once(forward=forward)
-
-    def _gathers_once(self, *, forward: bool) -> bool:
-        model = self.model
         once = model.zero_stage in (1, 2) and model.overlap_param and model.trains_weights
         return once and not model.param_broadcast and forward and self._starting
 

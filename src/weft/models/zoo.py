@@ -4,8 +4,6 @@ A bare ``owner/name`` is the config.json of that Hugging Face repository. A mode
 one line here. ``seq`` is the context of pre-training, or 8192 where a longer one was added later.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

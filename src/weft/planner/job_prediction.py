@@ -55,7 +55,7 @@ def predict_job(
     folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software)
     graph = folding.graph(model.pp if brief else 0)
     if not anyway:
-        check_memory(graph, platform)
+        check_memory(graph.name, graph.memory, platform)
     found = predict(graph, platform, host=host, anyway=True, prices=prices, ranged=False)
     if not ranged:
         return found

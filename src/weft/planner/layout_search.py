@@ -91,6 +91,16 @@ class LayoutSearch:
     def best(self, count: int = 10, refined: int = 12) -> list[LayoutChoice]:
         """Return the fastest layouts that fit, predicted; ``refined`` of them are looked at."""
         fitting = list(self._fitting())
+        if not self.num_layouts:
+            kept = " ".join(
+                f"{key}={getattr(self.job.model, key)}"
+                for key in sorted(self.given)
+                if hasattr(self.job.model, key)
+            )
+            raise NoPlanError(
+                f"no layout of {self.job.name} divides {self.platform.num_ranks} ranks with {kept}",
+                "Change one of these settings, or leave it to the search.",
+            )
         if not fitting:
             has = format_size(self.platform.require_device().memory_bytes)
             raise NoPlanError(

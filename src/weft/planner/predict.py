@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.stacks import Stack
     from weft.schedule import Cost
-    from weft.step import HostModel, StepGraph
+    from weft.step import HostModel, Memory, StepGraph
 
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
@@ -199,7 +199,7 @@ def predict(
     graph was made with: its range depends on how well that is known.
     """
     if not anyway:
-        check_memory(graph, platform)
+        check_memory(graph.name, graph.memory, platform)
     prices = prices or Prices(platform, default_library(platform))
     graph = on_cores(graph, platform, prices.library)
     engine = StepEngine(graph, platform, prices, host=host)
@@ -330,9 +330,9 @@ def _parts(memory: Any) -> dict[str, int]:
     return {name: getattr(memory, name) for name in names}
 
 
-def check_memory(graph: StepGraph, platform: Platform) -> None:
+def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
     """Refuse a step that needs more memory than a device has, with what would help."""
-    memory, device = graph.memory, platform.require_device()
+    device = platform.require_device()
     if memory is None or memory.total <= device.memory_bytes:
         return
     parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
@@ -346,7 +346,7 @@ def check_memory(graph: StepGraph, platform: Platform) -> None:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to go on all the same")
     raise NoPlanError(
-        f"{graph.name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
+        f"{name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
         f"{format_size(device.memory_bytes)}.",
         f"Try: {'; '.join(hints)}.",
     )

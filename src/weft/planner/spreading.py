@@ -9,7 +9,7 @@ from weft.errors import NoPlanError, UsageError
 from weft.models.dlrm import Dlrm
 from weft.models.find import find_job, find_workload, is_configuration
 from weft.models.folding import shortened
-from weft.models.named import model_named, transformer_of, workload_names
+from weft.models.named import model_named, workload_names
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
@@ -58,13 +58,16 @@ def _fitting(
     job = find_job(spec, platform.num_ranks, settings)
     if job is None:
         graph = find_workload(spec, platform.num_ranks, settings)
+    elif isinstance(job.model, Transformer):
+        # of all micro batches, and before any op is written: most layouts that are tried end here
+        memory = fullest_memory(job.model, Layout(job.model, job.num_ranks))
+        if not anyway:
+            check_memory(job.name, memory, platform)
+        return replace(shortened_job(job).graph(), memory=memory)
     else:
-        graph = shortened_job(job).graph()
-        if isinstance(job.model, Transformer):  # of all micro batches
-            layout = Layout(job.model, job.num_ranks)
-            graph = replace(graph, memory=fullest_memory(job.model, layout))
+        graph = job.graph()
     if not anyway:
-        check_memory(graph, platform)
+        check_memory(graph.name, graph.memory, platform)
     return graph
 
 
@@ -79,7 +82,7 @@ def shortened_job(job: Job) -> Job:
 def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:
     """Return settings to try, the least intrusive first; none that was given is changed."""
     ranks = platform.num_ranks
-    model = transformer_of(spec, {}) if is_configuration(spec) else model_named(spec)
+    model = None if is_configuration(spec) else model_named(spec)  # files have transformers
     if isinstance(model, Dlrm):
         layouts = [{"batch": str(max(1, round(model.batch / ranks)) * ranks)}]
     else:

@@ -56,7 +56,7 @@ def _bar(
     whole = sum(item.parts.values())
     pieces = "".join(
         f'<i class="k-{kinds[part]}" style="width:{value * scale:.3f}%" '
-        f'title="{escape(_said(part, value, whole))}"></i>'
+        f'title="{escape(f"{part}: {format_time(value)} ({100 * value / whole:.0f} %)")}"></i>'
         for part, value in item.parts.items()
         if value > 0
     )
@@ -69,7 +69,3 @@ def _bar(
         f'<span class="name" title="{escape(item.name)}">{escape(item.name)}</span>'
         f'<span class="track">{pieces}</span><span class="total">{escape(item.total)}</span>'
     )
-
-
-def _said(part: str, value: float, whole: float) -> str:
-    return f"{part}: {format_time(value)} ({100 * value / whole:.0f} %)"

@@ -10,9 +10,8 @@ from weft.report.bars import ChartBar, bar_chart
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page
 from weft.report.picture import picture_of
-from weft.report.svg import Axis, Chart, Series
+from weft.report.svg import Axis, Chart, Series, log_ticks
 from weft.report.text import Column
-from weft.report.ticks import log_ticks
 from weft.timeline import Timeline
 from weft.units import format_percent, format_rate, format_size, format_time
 

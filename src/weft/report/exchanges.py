@@ -5,9 +5,8 @@ from typing import Any
 
 from weft.report.bars import ChartBar, bar_chart
 from weft.report.page import Section
-from weft.report.svg import Axis, Chart, Series, Style
+from weft.report.svg import Axis, Chart, Series, Style, log_ticks
 from weft.report.text import Column
-from weft.report.ticks import log_ticks
 from weft.report.traced import rank_name, use_name
 from weft.trace.analysis.analysis_result import CollectiveUse, RankAnalysis
 from weft.units import format_rate, format_size, format_time

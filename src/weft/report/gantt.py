@@ -32,7 +32,12 @@ def print_gantt(timeline: Timeline, *, to: Page | None = None, max_lines: int = 
 
 def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[list[Piece]]:
     """Yield the axis, the queues and the legend; queues take at most ``width`` characters."""
-    queues = _queues(timeline)
+    # (label, rank, queue) of queues with spans of nonzero length, in display order.
+    takes = timeline.end > timeline.start
+    keys = np.unique(timeline.rank[takes].astype(np.int64) << 32 | timeline.queue[takes])
+    found = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
+    found.sort(key=lambda each: (each[0], queue_order(timeline.queues[each[1]])))
+    queues = [(f"{timeline.queues[number]}@{rank}", rank, number) for rank, number in found]
     margin = max((len(label) for label, *_ in queues[:max_lines]), default=0) + 1
     columns = max(width - margin - 7, 10)  # 7: the percentage and a gap
     first = float(timeline.start.min(initial=0.0))
@@ -44,15 +49,6 @@ def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[l
     if len(queues) > max_lines:
         yield [(f"and {len(queues) - max_lines} queues more", "italic")]
     yield [(" " * margin, ""), *_legend()]
-
-
-def _queues(timeline: Timeline) -> list[tuple[str, int, int]]:
-    """Return (label, rank, queue) of queues with spans of nonzero length, in display order."""
-    takes = timeline.end > timeline.start
-    keys = np.unique(timeline.rank[takes].astype(np.int64) << 32 | timeline.queue[takes])
-    found = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
-    found.sort(key=lambda each: (each[0], queue_order(timeline.queues[each[1]])))
-    return [(f"{timeline.queues[number]}@{rank}", rank, number) for rank, number in found]
 
 
 def _axis(edges: Floats, margin: int) -> list[Piece]:

@@ -1,6 +1,5 @@
 """The interactive timeline of a page: encoded picture, controls, and a table of what ran."""
 
-from collections.abc import Sequence
 from html import escape
 from string import Template
 from typing import Any
@@ -74,7 +73,9 @@ def _drawing(picture: Picture, title: str, source: str) -> str:
     return Template(text).substitute(
         source=source,
         title=escape(title),
-        groups=_options(groups),
+        groups="".join(
+            f'<option value="{escape(group)}">{escape(group)}</option>' for group in groups
+        ),
         one_group="" if len(groups) > 1 else _HIDDEN,
         no_quiet="" if any(line.quiet for line in picture.lines) else _HIDDEN,
         quiet=" checked" if len(groups) == 1 else "",  # with one rank there is room for its host
@@ -82,10 +83,6 @@ def _drawing(picture: Picture, title: str, source: str) -> str:
         legend=_legend(picture),
         data=script_json(packed(picture)),
     )
-
-
-def _options(groups: Sequence[str]) -> str:
-    return "".join(f'<option value="{escape(group)}">{escape(group)}</option>' for group in groups)
 
 
 def _legend(picture: Picture) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.report.packing import pack
 from weft.timeline import Activity, Timeline, queue_order
-from weft.timeline.display_rows import assign_rows
+from weft.timeline.intervals import assign_rows
 from weft.timeline.kernel_names import short_name
 
 Floats = NDArray[np.float64]

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from weft.planner.plan import Choice, Plan
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page
 from weft.report.picture import picture_of, stacked
 from weft.report.text import Column, bar, page, print_table, sentence
+from weft.timeline import Timeline
 from weft.units import format_count, format_time
-
-if TYPE_CHECKING:
-    from weft.planner.plan import Choice, Plan
-    from weft.timeline import Timeline
 
 
 def print_plan(plan: "Plan", *, every: bool = False) -> None:

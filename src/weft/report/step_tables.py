@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from weft.planner.predict import Prediction
 from weft.report.page import Section, html_page
 from weft.report.text import Column, bar, page, print_table
 from weft.timeline.kernel_names import short_name
 from weft.units import format_count, format_size, format_time
-
-if TYPE_CHECKING:
-    from weft.planner.predict import Prediction
 
 _ISSUE = "issue "
 _MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the smallest fraction of the step that is shown

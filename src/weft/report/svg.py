@@ -1,7 +1,7 @@
-"""Line charts as SVG: linear or logarithmic axes, lines, dashes, dots and a legend."""
+"""Line charts as SVG: linear or logarithmic axes, lines, dashes, dots and a legend; round ticks."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal
@@ -59,7 +59,7 @@ class Chart:
         """Return the SVG text."""
         parts = [*self._grid(), *(self._draw(each) for each in self.series), *self._legend()]
         body = "\n".join(parts)
-        height = self.height + self._below
+        height = self.height + ((len(self._listed) + 1) * _LEGEND_LINE if self._is_narrow else 0)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}" '
             f'width="{self.width}" height="{height}" font-family="sans-serif" '
@@ -83,11 +83,6 @@ class Chart:
     @property
     def _listed(self) -> list[Series]:
         return [series for series in self.series if not series.name.startswith(".")]
-
-    @property
-    def _below(self) -> int:
-        """The height that a legend below the chart adds."""
-        return (len(self._listed) + 1) * _LEGEND_LINE if self._is_narrow else 0
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
         right = 16 if self._is_narrow else _LEGEND
@@ -164,3 +159,17 @@ def _text(
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="ink" fill="#111"'
         f"{bold} {more}>{escape(text)}</text>"
     )
+
+
+def log_ticks(values: Iterable[float], base: int = 10, most: int = 8) -> list[float]:
+    """Return powers around positive values, at least two, as many as ``most`` allows.
+
+    >>> log_ticks([3, 500]), log_ticks([1024, 1 << 20], base=2, most=6)
+    ([1.0, 10.0, 100.0, 1000.0], [1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0])
+    """
+    found = [value for value in values if 0 < value < math.inf] or [1.0]
+    low = math.floor(math.log(min(found), base) + 1e-9)
+    high = max(math.ceil(math.log(max(found), base) - 1e-9), low + 1)
+    step = math.ceil((high - low) / (most - 1))
+    count = math.ceil((high - low) / step)
+    return [float(base) ** (low + step * i) for i in range(count + 1)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft._core import PersistentCollective
-from weft.collectives import collective, push
+from weft.collectives import collective, pull
 from weft.collectives.catalogue import MOST_EAGER, REDUCING, ROOTED
 from weft.errors import UsageError
 from weft.runtime.algorithm_selector import AlgorithmSelector
@@ -43,7 +43,7 @@ def prepare_collective(
     eager = nbytes <= limits.get(kind, 0) and 1 < world.num_ranks <= MOST_EAGER
     num_buffers = AlgorithmSelector().num_buffers_of(kind, nbytes) if eager else 1
     if kind == "all_gather" and nbytes >= PUSH_FROM and world.num_ranks > 1:
-        made = push.all_gather(world.num_ranks, nbytes)
+        made = pull.push_all_gather(world.num_ranks, nbytes)
     else:
         algorithm = "eager" if eager else "pull"
         made = collective(kind, algorithm, num_ranks=world.num_ranks, nbytes=nbytes, **options)

@@ -1,8 +1,7 @@
 """The buffer slices that a command reads and writes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from weft.schedule.ir import (
     Broadcast,
@@ -21,9 +20,6 @@ from weft.schedule.ir import (
     Swap,
     Wait,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 READ, WRITE = 1, 2
 

@@ -9,22 +9,18 @@ Ranks may be representatives of symmetry classes (see rank_symmetry). A rank is 
 appears from the representative.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from weft.errors import DeadlockError, FlagError
 from weft.schedule.ir import CommandKind
+from weft.schedule.rank_symmetry import Symmetry
+from weft.schedule.table import CommandTable
 
-if TYPE_CHECKING:
-    from weft.schedule.rank_symmetry import Symmetry
-    from weft.schedule.table import CommandTable
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 # The place of an event: four places per row, so that events around a command have their own.
 PLACES, DOOR, SELF_PLACE, JOIN = 4, 0, 2, 3
@@ -71,7 +67,18 @@ def compute_happens_before(table: CommandTable, symmetry: Symmetry) -> HappensBe
         columns["amount"][~columns["holds"]],
         minlength=events.num_counters,
     ).astype(np.int64)
-    _check_counts(table, columns, total, events)
+    # Check that every Wait has as many Signals as it waits for.
+    flags = columns["holds"] & (columns["counter"] < events.first_private)
+    short = np.flatnonzero(flags & (total[columns["counter"]] < columns["amount"]))
+    if len(short):
+        event = short[0]
+        row, counter = int(columns["row"][event]), int(columns["counter"][event])
+        rank, index = divmod(counter, table.schedule.num_flags)
+        raise FlagError(
+            f"{table.where(row)} waits for {columns['amount'][event]} signals of flag {index}@"
+            f"{rank}, which receives {total[counter]}.",
+            "Add the missing Signals or lower the count.",
+        )
     when = _rounds(columns, events.num_counters, len(table.thread_rank))
     order = HappensBefore(
         table,
@@ -230,23 +237,6 @@ class _Events:
         joined = {k: np.concatenate([p[k] for p in self.pieces]) for k in self.pieces[0]}
         by_place = np.argsort(keys(joined["thread"], joined["place"]), kind="stable")
         return {name: column[by_place] for name, column in joined.items()}
-
-
-def _check_counts(
-    table: CommandTable, columns: dict[str, Any], total: Ints, events: _Events
-) -> None:
-    """Check that every Wait has as many Signals as it waits for."""
-    flags = columns["holds"] & (columns["counter"] < events.first_private)
-    short = np.flatnonzero(flags & (total[columns["counter"]] < columns["amount"]))
-    if len(short):
-        event = short[0]
-        row, counter = int(columns["row"][event]), int(columns["counter"][event])
-        rank, index = divmod(counter, table.schedule.num_flags)
-        raise FlagError(
-            f"{table.where(row)} waits for {columns['amount'][event]} signals of flag {index}@"
-            f"{rank}, which receives {total[counter]}.",
-            "Add the missing Signals or lower the count.",
-        )
 
 
 def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Ints:

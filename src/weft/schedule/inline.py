@@ -52,7 +52,14 @@ def inline(schedule: Schedule) -> Schedule:
     calls = _calls(schedule)
     if not calls:
         return schedule
-    bindings = _bindings(schedule, calls)
+    bindings: dict[str, _Binding] = {}
+    base = schedule.num_flags
+    for name, call in calls.items():
+        inner = inline(call.schedule)
+        _check_ranks(call, inner, schedule.num_ranks)
+        queues = {queue.name for program in inner.programs for queue in program.queues}
+        bindings[name] = _Binding(call, inner, base, len(queues))
+        base += bindings[name].num_flags
     programs = tuple(
         _inline_program(program, part, bindings)
         for program in schedule.programs
@@ -192,18 +199,6 @@ def _below(command: Command | Repeat) -> Iterator[Command | Repeat]:
         for inner in body:
             yield inner
             yield from _below(inner)
-
-
-def _bindings(schedule: Schedule, calls: dict[str, Call]) -> dict[str, _Binding]:
-    bindings: dict[str, _Binding] = {}
-    base = schedule.num_flags
-    for name, call in calls.items():
-        inner = inline(call.schedule)
-        _check_ranks(call, inner, schedule.num_ranks)
-        queues = {queue.name for program in inner.programs for queue in program.queues}
-        bindings[name] = _Binding(call, inner, base, len(queues))
-        base += bindings[name].num_flags
-    return bindings
 
 
 def _check_ranks(call: Call, inner: Schedule, num_ranks: int) -> None:

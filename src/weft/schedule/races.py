@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from weft.errors import RaceError
 from weft.schedule.accesses import WRITE
 from weft.schedule.happens_before import PLACES, SELF_PLACE, HappensBefore
+from weft.schedule.rank_symmetry import Symmetry
+from weft.schedule.table import CommandTable
 from weft.schedule.vector_clock import CertainSenders, VectorClock, element_of, moved
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from weft.schedule.rank_symmetry import Symmetry
-    from weft.schedule.table import CommandTable
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 FEW = 3  # waits at the start of a thread to try before computing the whole vector clock
 

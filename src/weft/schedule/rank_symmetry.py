@@ -6,12 +6,11 @@ same, and the schedule can be *collapsed* along that coordinate. Two group actio
 rotation (peers by shift) and flipping bits (peers by xor).
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,8 @@ from weft.schedule.inline import inline
 from weft.schedule.ir import (
     Command,
     Flag,
+    Program,
+    Queue,
     Repeat,
     Scope,
     Signal,
@@ -27,13 +28,8 @@ from weft.schedule.ir import (
     Wait,
     bodies,
 )
+from weft.schedule.schedule import Schedule
 from weft.schedule.values import SELF, Group, Index, Peer, RankValue, Rel, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from weft.schedule.ir import Program, Queue
-    from weft.schedule.schedule import Schedule
 
 ROTATE, FLIP = "rotate", "flip"
 BOTH = frozenset((ROTATE, FLIP))

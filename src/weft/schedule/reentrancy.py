@@ -7,22 +7,17 @@ the sender signals only after that rank has entered again. All other flags are *
 them proves nothing about who has signalled.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from weft.schedule.happens_before import PLACES, keys, spans
+from weft.schedule.happens_before import PLACES, HappensBefore, keys, spans
 from weft.schedule.races import CertainSignals, RemoteActions
 from weft.schedule.vector_clock import CertainSenders, VectorClock, element_of, moved
 
-if TYPE_CHECKING:
-    from weft.schedule.happens_before import HappensBefore
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def mark_unsafe_flags(order: HappensBefore) -> HappensBefore:

@@ -1,9 +1,8 @@
 """The Schedule: programs of ranks, and the commands they expand to."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from weft.schedule.inline import inline
 from weft.schedule.ir import (
@@ -28,9 +27,6 @@ from weft.schedule.ir import (
 )
 from weft.schedule.table import CommandTable, expand
 from weft.units import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class CommandLocation(NamedTuple):

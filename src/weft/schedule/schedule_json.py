@@ -12,20 +12,18 @@ import json
 import operator
 import reprlib
 import sys
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from weft.errors import FormatError, TooLargeError, WeftError, nearest
 from weft.schedule.check import check as check_schedule
 from weft.schedule.ir import Buffer, Command, Repeat
 from weft.schedule.schedule import Schedule
 from weft.schedule.values import Group, Peer, Term
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VERSION = 1
 MAX_RANKS = 1 << 20

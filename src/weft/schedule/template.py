@@ -71,20 +71,17 @@ class Template:
         self.num_threads = 0
         self.threads: list[dict[str, Ints]] = []  # columns, in pieces
         for queue in program.queues:
-            self._queue(queue)
-
-    def _queue(self, queue: Queue) -> None:
-        size = num_rows_of(queue.commands)
-        start = np.array([self.num_rows], np.int64)
-        self.declaration = len(self.names.declarations)
-        self.names.declarations.append(queue)
-        self.queue_number = self.names.queue(queue.name)
-        thread = self._new_threads(start, start + size, np.array([-1]), np.array([-1]))
-        none = np.array([-1], np.int64)
-        self._place(
-            queue.commands, CommandPositions(start, thread, none, np.array([0], np.int64), ())
-        )
-        self.num_rows += size
+            size = num_rows_of(queue.commands)
+            start = np.array([self.num_rows], np.int64)
+            self.declaration = len(self.names.declarations)
+            self.names.declarations.append(queue)
+            self.queue_number = self.names.queue(queue.name)
+            thread = self._new_threads(start, start + size, np.array([-1]), np.array([-1]))
+            none = np.array([-1], np.int64)
+            self._place(
+                queue.commands, CommandPositions(start, thread, none, np.array([0], np.int64), ())
+            )
+            self.num_rows += size
 
     def _new_threads(self, start: Ints, stop: Ints, lane: Ints, launch: Ints) -> Ints:
         numbers = np.arange(self.num_threads, self.num_threads + len(start))
@@ -113,7 +110,12 @@ class Template:
                         inner = _iterations(at, item, size, num_fed_of(item.body))
                         self._place(item.body, inner)
                 case Scope():
-                    self._scope(item, at)
+                    unfed = np.full(len(at.fed), -1)
+                    self._emit(item, at._replace(fed=unfed))
+                    inside = at._replace(rows=at.rows + 1, parents=at.rows, fed=unfed)
+                    inside = self._place(item.enter, inside)
+                    inside = self._place(item.body, inside._replace(fed=at.fed))
+                    self._place(item.leave, inside._replace(fed=unfed))
                 case Launch():
                     self._emit(item, at)
                     self._lanes(item, at)
@@ -122,14 +124,6 @@ class Template:
             fed = np.where(at.fed >= 0, at.fed + num_fed_of((item,)), -1)
             at = at._replace(rows=at.rows + num_rows_of((item,)), fed=fed)
         return at
-
-    def _scope(self, scope: Scope, at: CommandPositions) -> None:
-        unfed = np.full(len(at.fed), -1)
-        self._emit(scope, at._replace(fed=unfed))
-        inside = at._replace(rows=at.rows + 1, parents=at.rows, fed=unfed)
-        inside = self._place(scope.enter, inside)
-        inside = self._place(scope.body, inside._replace(fed=at.fed))
-        self._place(scope.leave, inside._replace(fed=unfed))
 
     def _lanes(self, launch: Launch, at: CommandPositions) -> None:
         rows = at.rows + 1

@@ -1,18 +1,13 @@
 """Vector clocks: how far one thread must have come, as known at each point of the others."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from weft.schedule.rank_symmetry import ROTATE
-
-if TYPE_CHECKING:
-    from weft.schedule.happens_before import HappensBefore
-    from weft.schedule.rank_symmetry import Symmetry
+from weft.schedule.happens_before import HappensBefore
+from weft.schedule.rank_symmetry import ROTATE, Symmetry
 
 
 def element_of(symmetry: Symmetry, rank: Any) -> Any:

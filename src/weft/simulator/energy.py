@@ -1,18 +1,13 @@
 """What a simulated execution draws from the wall: joules of all ranks, watts of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.hardware import Platform
 from weft.schedule import CommandKind
+from weft.timeline import Timeline
 from weft.timeline.intervals import GroupedIntervals, covered_by_group
-
-if TYPE_CHECKING:
-    from weft.hardware import Platform
-    from weft.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)

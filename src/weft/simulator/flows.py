@@ -1,31 +1,24 @@
 """What flows: the bytes of each row, the units of launches, and all that both demand."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
+from weft.hardware import Device, Platform
 from weft.schedule import READ, WRITE, CommandKind, Copy, Decode, Encode, Launch
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
-from weft.simulator.masks import masked_units
 from weft.simulator.port_network import add_network, transfers
 from weft.simulator.resource_demands import Demands, Resource, key
-from weft.simulator.working_sets import add_shared_memory, seconds_per_byte
+from weft.simulator.rows import Rows, masked_units
+from weft.simulator.working_sets import Seconds, add_shared_memory, seconds_per_byte
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from weft.hardware import Device, Platform
-    from weft.simulator.rows import Rows
-    from weft.simulator.working_sets import Seconds
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
-    Units = NDArray[np.int32]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Units = NDArray[np.int32]
 
 
 def flow_sizes(rows: Rows) -> Floats:

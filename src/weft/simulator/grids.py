@@ -1,14 +1,14 @@
 """Kernels that are grids of tiles: what they demand, and what their load does to others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.cost import gemm_grid, is_gemm
+from weft.cost import Grid, gemm_grid, is_gemm
+from weft.hardware import Device, Platform
 from weft.schedule import Kernel
-from weft.simulator.masks import masked_units
 from weft.simulator.resource_demands import (
     LINKS,
     Demands,
@@ -17,18 +17,10 @@ from weft.simulator.resource_demands import (
     resource_kind,
     resource_owner,
 )
+from weft.simulator.rows import Rows, masked_units
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from weft.cost import Grid
-    from weft.hardware import Device, Platform
-    from weft.simulator.rows import Rows
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 _NO_LIMIT = 1e300
@@ -97,7 +89,9 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
         table = traffic_weights(grid, units, rows.platform, float(size[mine[0]]))
         for row in mine.tolist():
             row_grid[row] = len(each)
-            edge = _memory_edge(row, columns)
+            start, stop = columns["demand_start"][row], columns["demand_start"][row + 1]
+            kinds = resource_kind(columns["key"][columns["demand_resource"][start:stop]])
+            edge = int(start + np.flatnonzero(kinds == Resource.MEMORY)[0])
             each.append((*grid.handed_out, units, grid.slots, edge))
             tables.append(table)
     tiles, seconds, units_, slots, edges = zip(*each, strict=True)
@@ -120,12 +114,6 @@ def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> 
     """The demand of memory on 0, 1, 2 .. units, by the piece."""
     counts = np.maximum(1.0, np.arange(units + 1, dtype=np.float64))
     return grid.traffic(counts, platform.require_device()) / size
-
-
-def _memory_edge(row: int, columns: dict[str, Any]) -> int:
-    start, stop = columns["demand_start"][row], columns["demand_start"][row + 1]
-    kinds = resource_kind(columns["key"][columns["demand_resource"][start:stop]])
-    return int(start + np.flatnonzero(kinds == Resource.MEMORY)[0])
 
 
 def _loads(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:

@@ -1,29 +1,22 @@
 """simulate: a Schedule on a Platform gives a Timeline."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft import _core
 from weft.errors import DeadlockError, UsageError
 from weft.hardware import Platform
 from weft.hardware import platform as find_platform
-from weft.schedule import CommandKind, expand
+from weft.schedule import CommandKind, CommandTable, Schedule, expand
 from weft.simulator.resource_demands import LINKS, Resource, resource_kind
 from weft.simulator.row_pricing import PricedRows, price
-from weft.simulator.symmetry import platform_symmetry
+from weft.simulator.rows import platform_symmetry
 from weft.timeline import Timeline
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from weft.schedule import CommandTable, Schedule
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def simulate(
@@ -56,7 +49,13 @@ def simulate(
     end = np.full(table.num_rows, np.nan)
     _core.simulate(priced.columns, priced.num_flags, tolerance, start, end)
     check_ended(table, end)
-    _before_time_zero(table, priced, start, end)
+    # Prelaunched submissions are laid end to end, the last of a thread ending at zero.
+    rows = np.flatnonzero(priced.held)
+    for thread in np.unique(table.thread[rows]):
+        mine = rows[table.thread[rows] == thread]
+        left = np.cumsum(priced.held_cost[mine][::-1])[::-1]
+        start[mine] = -left
+        end[mine] = -left + priced.held_cost[mine]
     represents = np.full(len(table.ranks), symmetry.represents)
     return Timeline.from_table(
         table,
@@ -87,16 +86,6 @@ def _heads(table: CommandTable, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
     _, first = np.unique(table.thread[stuck], return_index=True)
     heads = stuck[first]
     return heads[np.argsort(table.kind[heads] != CommandKind.WAIT, kind="stable")]
-
-
-def _before_time_zero(table: CommandTable, priced: PricedRows, start: Floats, end: Floats) -> None:
-    """Prelaunched submissions are laid end to end, the last of a thread ending at zero."""
-    rows = np.flatnonzero(priced.held)
-    for thread in np.unique(table.thread[rows]):
-        mine = rows[table.thread[rows] == thread]
-        left = np.cumsum(priced.held_cost[mine][::-1])[::-1]
-        start[mine] = -left
-        end[mine] = -left + priced.held_cost[mine]
 
 
 def _joules(table: CommandTable, priced: PricedRows, platform: Platform, seconds: Floats) -> Floats:

@@ -1,27 +1,19 @@
 """What transfers between ranks demand of ports, links and the host's memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from weft.hardware import Level, Platform
 from weft.hardware.topology import Crossing, crossings, ring_hops
-from weft.schedule import WRITE, CommandKind
-from weft.schedule.rank_symmetry import FLIP
+from weft.schedule import WRITE, CommandKind, CommandTable
+from weft.schedule.rank_symmetry import FLIP, Symmetry
 from weft.simulator.resource_demands import Demands, Resource, key
-from weft.simulator.symmetry import alike_in_node
+from weft.simulator.rows import alike_in_node
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from weft.hardware import Level, Platform
-    from weft.schedule import CommandTable
-    from weft.schedule.rank_symmetry import Symmetry
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

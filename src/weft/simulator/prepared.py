@@ -7,31 +7,25 @@ changes what depends on the sizes: bytes, tiles, units.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft import _core
-from weft.schedule import CommandKind, Launch, expand
+from weft.cost import Grid
+from weft.hardware import Platform
+from weft.schedule import CommandKind, Launch, Schedule, expand
 from weft.simulator.flows import unit_rate
 from weft.simulator.grids import byte_weight
 from weft.simulator.resource_demands import Resource, resource_kind, resource_owner
 from weft.simulator.row_pricing import price
-from weft.simulator.rows import Rows
-from weft.simulator.symmetry import platform_symmetry
+from weft.simulator.rows import Rows, platform_symmetry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from weft.cost import Grid
-    from weft.hardware import Platform
-    from weft.schedule import Schedule
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class Prepared:
@@ -70,18 +64,18 @@ class Prepared:
 
         ``traffic`` gives the GEMM's bytes on so many units, where the caller has them at hand.
         """
-        self._resize(scale)
-        if units is not None:
-            self._relaunch(units)
-        if grid is not None:
-            self._regrid(grid, grid_units, traffic or partial(grid.traffic_on, device=self._device))
-        return self._priced.makespan()
-
-    def _resize(self, scale: float) -> None:
         columns = self._columns
         size = self._base * scale
         columns["size"][self._moves] = size
         columns["before"][self._engines] = self._asked + self._starting()
+        if units is not None:
+            assert self._launch is not None
+            rows, capacities, rate = self._launch
+            self._columns["units"][rows] = units
+            self._columns["capacity"][capacities] = units * rate
+        if grid is not None:
+            self._regrid(grid, grid_units, traffic or partial(grid.traffic_on, device=self._device))
+        return self._priced.makespan()
 
     def _starting(self) -> Floats:
         """What engines need to start the packets of each of their rows."""
@@ -101,12 +95,6 @@ class Prepared:
         mine = np.concatenate([mine for _, mine in found])
         ours = np.isin(resource_owner(keys), mine) & (resource_kind(keys) == Resource.LAUNCH)
         return _Launch(mine, np.flatnonzero(ours), unit_rate(self._platform, found[0][0]))
-
-    def _relaunch(self, units: int) -> None:
-        assert self._launch is not None
-        rows, capacities, rate = self._launch
-        self._columns["units"][rows] = units
-        self._columns["capacity"][capacities] = units * rate
 
     def _find_gemm(self, rows: Rows) -> _Gemm | None:
         """The rows of the GEMM and their demands; its traffic gets room for all units."""

@@ -5,20 +5,16 @@ the transfers that a symmetric schedule makes, as many cross a given port as one
 crosses ports of that kind, so the weights stay what they are and only the owner changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
-    Many = float | Ints | NDArray[np.floating[Any]]  # one for all rows, or one each
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Many = float | Ints | NDArray[np.floating[Any]]  # one for all rows, or one each
 
 
 class Resource(IntEnum):

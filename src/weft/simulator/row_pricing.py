@@ -1,30 +1,24 @@
 """A Table priced on a platform: the columns that the native core lets run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.cost.codec import codec_rates, is_priced
 from weft.errors import ScheduleError
+from weft.hardware import Device, Platform
 from weft.hardware.topology import latencies
-from weft.schedule import READ, CommandKind, Decode, Kernel
+from weft.schedule import READ, CommandKind, CommandTable, Decode, Kernel
+from weft.schedule.rank_symmetry import Symmetry
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import Rows
 from weft.timeline import MOVES
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from weft.hardware import Device, Platform
-    from weft.schedule import CommandTable
-    from weft.schedule.rank_symmetry import Symmetry
-
-    Ints = NDArray[np.int64]
-    Numbers = NDArray[np.int32]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Numbers = NDArray[np.int32]
+Floats = NDArray[np.float64]
 
 _STEP = np.full(len(CommandKind), 5, np.uint8)  # a Call only marks a place
 _STEP[[CommandKind.KERNEL, *MOVES]] = 0

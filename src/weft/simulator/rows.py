@@ -1,27 +1,24 @@
-"""A Table together with the platform that it is priced on."""
+"""A CommandTable with the platform that it is priced on, and the ranks that stand for others."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from math import prod
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.schedule import WRITE, Decode, Encode, Kernel
+from weft.errors import ScheduleError
+from weft.hardware import Device, Dma, Platform
+from weft.schedule import WRITE, Command, CommandTable, Decode, Encode, Kernel, Queue, Schedule
+from weft.schedule.rank_symmetry import BOTH, ROTATE, Symmetry, find_symmetry, no_symmetry
 from weft.timeline import MOVES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from weft.hardware import Device, Dma, Platform
-    from weft.schedule import Command, CommandTable, Queue
-    from weft.schedule.rank_symmetry import Symmetry
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
-    Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 C = TypeVar("C", bound="Command")
 
@@ -116,3 +113,33 @@ def _opaque(table: CommandTable) -> Floats:
     seconds = [c.cost.seconds if isinstance(c, Kernel) else 0.0 for c in table.commands]
     out: Floats = np.array([*seconds, 0.0])[table.command]
     return out
+
+
+def masked_units(queue: Queue, device: Device) -> int:
+    """How many units of a device the commands of a queue may use."""
+    first, last = queue.units or (0, device.units)
+    if not 0 <= first < last <= device.units:
+        raise ScheduleError(
+            f"{queue.name} is confined to units {first} up to {last}; {device.name} has "
+            f"{device.units}.",
+            f"A mask goes from a first unit up to a later one, at most {device.units}.",
+        )
+    return last - first
+
+
+# A ring looks the same when turned; a switch and a full mesh under any exchange of ranks.
+_WAYS = {"ring": frozenset((ROTATE,)), "switch": BOTH, "mesh": BOTH}
+
+
+def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool) -> Symmetry:
+    """How the schedule collapses on this platform, with one coordinate for each level."""
+    dims = tuple(level.size for level in platform.levels)
+    if not collapse:
+        return no_symmetry(dims)
+    return find_symmetry(schedule, dims, (_WAYS[level.kind] for level in platform.levels))
+
+
+def alike_in_node(platform: Platform, symmetry: Symmetry) -> int:
+    """For how many ranks of its node, itself among them, one that is simulated stands."""
+    levels = list(zip(symmetry.dims, symmetry.actions, strict=True))[: platform.node_levels]
+    return prod(dim for dim, action in levels if action)

@@ -6,26 +6,19 @@ the memory that all cores share. Measured with everything in place again and aga
 training step and nccl-tests do it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from weft.hardware import Cores
 from weft.schedule import CommandKind, Reduce
-from weft.simulator.resource_demands import Resource, key
-from weft.simulator.symmetry import alike_in_node
+from weft.simulator.resource_demands import Demands, Resource, key
+from weft.simulator.rows import Rows, alike_in_node
 from weft.units import parse_size
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from weft.hardware import Cores
-    from weft.simulator.resource_demands import Demands
-    from weft.simulator.rows import Rows
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 MEASURED_CORES = 2  # rates "both" are of two cores at once
 _SWAP = 4 / 3

@@ -97,6 +97,49 @@ def _collect(
         count[key] += 1
 
 
+def split_classes(graph: StepGraph) -> StepGraph:
+    """Split classes whose ranks do the same but meet different classes in their collectives.
+
+    A class meets the same classes wherever its ranks are, or it cannot be laid out once.
+    """
+    while len(graph.steps) > 1:
+        parts: dict[Key, list[int]] = defaultdict(list)
+        for number, step in enumerate(graph.steps):
+            for rank, met in zip(step.ranks, _met_by_rank(graph, number), strict=True):
+                parts[(number, *met)].append(rank)
+        if len(parts) == len(graph.steps):
+            break
+        steps = (
+            replace(graph.steps[number], ranks=tuple(ranks))
+            for (number, *_), ranks in parts.items()
+        )
+        graph = replace(graph, steps=tuple(steps))
+    return graph
+
+
+def _met_by_rank(graph: StepGraph, number: int) -> list[Key]:
+    """Return for each rank of a class the classes that it meets, by group and peer."""
+    step, found = graph.steps[number], defaultdict[int, list[tuple[int, ...]]](list)
+    places = dict.fromkeys(
+        (what.group, what.peer if what.kind in ("send", "recv") else None)
+        for op in step.ops
+        if (what := op.collective) is not None
+    )
+    for name, peer in places:
+        group, first = graph.group(name), step.ranks[0]
+        for rank in step.ranks:
+            try:
+                ranks, met = _members(graph, rank, name, None)
+            except WorkloadError:  # left over: its group has no such ranks
+                met = found[first][-1] if rank != first else ()
+            else:
+                if peer is not None:  # as far from it as the peer is from the first
+                    away = group.position(np.array([rank, first]))
+                    met = (graph.step_of[ranks[(away[0] + peer - away[1]) % group.size]],)
+            found[rank].append(met)
+    return [tuple(found[rank]) for rank in step.ranks]
+
+
 def _farthest(
     graph: StepGraph, number: int, node_size: int, group: str, peer: int | None
 ) -> Members:

@@ -1,19 +1,14 @@
 """The cells of a sweep: one command of a verb per combination of listed values."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
 from weft.units import parse_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Options whose values may be lists; those of sizes may also be ranges.
 SIZES = ("--size", "--block")

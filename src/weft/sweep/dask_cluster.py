@@ -1,20 +1,15 @@
 """Runs the cells of a sweep on a Dask cluster."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from weft.errors import RunError, UsageError
+from weft.sweep.cells import SweepCell
 from weft.sweep.journal import CellAnswer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from weft.sweep.cells import SweepCell
-
-    Rows = list[dict[str, Any]]
-    Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
+Rows = list[dict[str, Any]]
+Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
 
 _CONNECT = 10.0  # seconds to wait for a scheduler
 _AHEAD = 4  # cells in flight per thread of the cluster

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from weft.errors import FormatError, UsageError
-
-if TYPE_CHECKING:
-    from weft.sweep.cells import Sweep
+from weft.sweep.cells import Sweep
 
 _FORMAT = 1
 

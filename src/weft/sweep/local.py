@@ -4,28 +4,22 @@ If a process dies, its cell is retried once, then recorded as failed, and a new 
 dead one.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import time
 from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from weft.errors import UsageError
+from weft.sweep.cells import SweepCell
 from weft.sweep.journal import CellAnswer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from multiprocessing.connection import Connection
-
-    from weft.sweep.cells import SweepCell
-
-    Rows = list[dict[str, Any]]
-    Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
+Rows = list[dict[str, Any]]
+Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
 
 _TRIES = 2  # of a cell whose process died
 _TIMEOUT = 5.0  # seconds that a process has to exit

@@ -2,8 +2,10 @@
 
 ``IntervalSet`` is the set of times that some intervals cover. The functions with a ``group`` column
 compute covered and overlapping seconds for many groups (ranks, steps) in one sweep.
+``assign_rows`` puts spans that overlap on separate rows of a display.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -140,3 +142,17 @@ def covered_by_group(intervals: GroupedIntervals, num_groups: int) -> Floats:
     """Return the seconds that the union of each group's intervals covers."""
     nothing = GroupedIntervals(np.empty(0, np.int64), np.empty(0), np.empty(0))
     return overlap_by_group(intervals, nothing, num_groups).first
+
+
+def assign_rows(starts: Sequence[float], ends: Sequence[float]) -> list[int]:
+    """Return for each span the first row that is free when it starts; starts are ascending.
+
+    Nested spans are placed below their parents, if longer spans come first among equal starts.
+    """
+    free: list[float] = []
+    chosen = []
+    for start, end in zip(starts, ends, strict=True):
+        place = next((i for i, then in enumerate(free) if then <= start), len(free))
+        free[place : place + 1] = [end]
+        chosen.append(place)
+    return chosen

@@ -17,7 +17,10 @@ def columns_of(
     """Return the columns of the rows that ran: those whose start is not NaN."""
     start, end = _with_calls(table, start, end)
     thread = table.thread
-    names, name = _names(table)
+    # The distinct names, and the index of each row's name.
+    numbers: dict[str, int] = {}
+    of_command = [numbers.setdefault(name_of(c), len(numbers)) for c in table.commands]
+    names, name = tuple(numbers), np.asarray(of_command, np.int32)[table.command]
     rows = {
         "rank": table.thread_rank[thread],
         "queue": table.thread_queue[thread],
@@ -69,13 +72,6 @@ def _written(table: CommandTable) -> Ints:
     np.cumsum(wrote, out=total[1:])
     bounds = total[table.access_start]
     return bounds[1:] - bounds[:-1]
-
-
-def _names(table: CommandTable) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Return the distinct names, and the index of each row's name."""
-    numbers: dict[str, int] = {}
-    of_command = [numbers.setdefault(name_of(c), len(numbers)) for c in table.commands]
-    return tuple(numbers), np.asarray(of_command, np.int32)[table.command]
 
 
 def name_of(command: Command) -> str:

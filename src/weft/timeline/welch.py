@@ -7,6 +7,7 @@ from statistics import fmean, variance
 
 _FLOOR = 1e-3  # of a mean: timers and clock speeds differ by this much even where samples agree
 _TERMS, _CLOSE, _TINY = 200, 1e-12, 1e-300  # of the continued fraction
+_LEVEL = 0.01  # of significance
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,9 @@ class MeanDifference:
         """The increase."""
         return self.after - self.before
 
-    def is_significant(self, tests: int = 1, level: float = 0.01) -> bool:
+    def is_significant(self, tests: int = 1) -> bool:
         """Return whether the means differ, with Bonferroni's correction for ``tests`` of them."""
-        return self.p is not None and self.p * tests < level
+        return self.p is not None and self.p * tests < _LEVEL
 
 
 def compare_means(before: Sequence[float], after: Sequence[float]) -> MeanDifference:

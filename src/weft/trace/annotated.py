@@ -160,11 +160,21 @@ def _recorded(trace: Trace, pid: int, zero: float) -> Iterator[str]:
     start = nanoseconds(columns.start - zero)
     end = np.maximum(nanoseconds(trace.end - zero), start)
     yield from _spans(trace, rows, pid, tid, start, end)
-    yield from _arrows(trace, pid, tid, start)
+    # Arrows from runtime calls to what they launched.
+    launch: Sequence[int] = trace.launch[trace.gpu].tolist()
+    for row, call in zip(trace.gpu.tolist(), launch, strict=True):
+        if call < 0 or not tid[call]:
+            continue
+        for phase, where in (('"s"', call), ('"f","bp":"e"', row)):
+            yield (
+                f'{{"ph":{phase},"name":"launch","cat":"launch","id":"{pid}.{row}","pid":{pid},'
+                f'"tid":{int(tid[where])},"ts":{start[where] / 1000:.3f}}}'
+            )
 
 
 def _spans(trace: Trace, rows: Ints, pid: int, tid: Ints, start: Ints, end: Ints) -> Iterator[str]:
-    names = [json_text(_sound(name)) for name in trace.names]
+    # UTF-8 cannot encode unpaired surrogates.
+    names = [json_text(name.encode("utf-8", "replace").decode()) for name in trace.names]
     categories = {int(kind): name for kind, name in _CATEGORIES.items()}
     columns = zip(
         trace.columns.name[rows].tolist(),
@@ -179,21 +189,3 @@ def _spans(trace: Trace, rows: Ints, pid: int, tid: Ints, start: Ints, end: Ints
             f'{{"ph":"X","cat":"{categories[kind]}","name":{names[name]},"pid":{pid},'
             f'"tid":{line},"ts":{ts_us:.3f},"dur":{dur_us:.3f}}}'
         )
-
-
-def _sound(name: str) -> str:
-    """Replace unpaired surrogates, which UTF-8 cannot encode."""
-    return name.encode("utf-8", "replace").decode()
-
-
-def _arrows(trace: Trace, pid: int, tid: Ints, start: Ints) -> Iterator[str]:
-    """Yield arrows from runtime calls to what they launched."""
-    launch: Sequence[int] = trace.launch[trace.gpu].tolist()
-    for row, call in zip(trace.gpu.tolist(), launch, strict=True):
-        if call < 0 or not tid[call]:
-            continue
-        for phase, where in (('"s"', call), ('"f","bp":"e"', row)):
-            yield (
-                f'{{"ph":{phase},"name":"launch","cat":"launch","id":"{pid}.{row}","pid":{pid},'
-                f'"tid":{int(tid[where])},"ts":{start[where] / 1000:.3f}}}'
-            )

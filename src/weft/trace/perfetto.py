@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.timeline import Activity, Timeline, queue_order
-from weft.timeline.display_rows import assign_rows
+from weft.timeline.intervals import assign_rows
 
 Ints = NDArray[np.int64]
 

@@ -237,3 +237,76 @@ def skipped_note(possible: Bools) -> list[str]:
     """Return a note on events skipped because of invalid timestamps."""
     count = int((~possible).sum())
     return [f"skipped {count} events with invalid timestamps"] if count else []
+
+
+class TraceEvent(NamedTuple):
+    """One event of a reader that builds a trace event by event; -1 means that it has no value.
+
+    Times are nanoseconds, ``thread`` is process and thread as the file writes them, and ``detail``
+    a JSON object with the arguments that weft keeps.
+    """
+
+    kind: EventKind
+    name: str
+    start: int
+    end: int
+    thread: tuple[str, str] = ("0", "0")
+    device: int = -1
+    stream: int = -1
+    correlation: int = -1
+    nbytes: int = -1
+    detail: bytes = b""
+
+
+def trace_of_events(
+    events: Sequence[TraceEvent], *, losses: Sequence[str] = (), zero_ns: int = 0, **fields: Any
+) -> Trace:
+    """Build a trace; events with invalid timestamps are skipped, with a note.
+
+    ``zero_ns`` is added to the times of the events, ``fields`` are other fields of the trace.
+    """
+    start = np.array([event.start for event in events], np.int64)
+    end = np.array([event.end for event in events], np.int64)
+    # As floats: the difference of two words of a damaged file may not fit into a word.
+    begin = start.astype(np.float64) * 1e-9
+    possible = possible_times(begin, end.astype(np.float64) * 1e-9 - begin)
+    kept = [event for event, keep in zip(events, possible.tolist(), strict=True) if keep]
+    start, end = start[possible], end[possible]
+    origin = int(start.min()) if kept else 0
+
+    def numbered(values: list[Any]) -> tuple[SmallInts, tuple[Any, ...]]:
+        place = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        return np.array([place[value] for value in values], np.int32), tuple(place)
+
+    def column(key: str) -> Ints:
+        return np.array([getattr(event, key) for event in kept], np.int64)
+
+    name, names = numbered([event.name for event in kept])
+    thread, threads = numbered([event.thread for event in kept])
+    # The first detail is the empty one, which no row refers to.
+    detail, details = numbered([b"", *(event.detail for event in kept)])
+    unset = np.full(len(kept), -1, np.int64)
+    columns = TraceColumns(
+        kind=column("kind").astype(np.int8),
+        name=name,
+        start=(start - origin).astype(np.float64) * 1e-9,
+        duration=np.maximum(end - start, 0).astype(np.float64) * 1e-9,
+        thread=thread,
+        stream=column("stream").astype(np.int32),
+        device=column("device").astype(np.int32),
+        correlation=column("correlation"),
+        external=unset,
+        nbytes=column("nbytes"),
+        sequence=unset,
+        function=unset,
+        detail=detail[1:] - 1,
+    )
+    return Trace(
+        columns=columns,
+        names=names,
+        threads=threads,
+        details=details[1:],
+        origin_ns=zero_ns + origin,
+        losses=(*losses, *skipped_note(possible)),
+        **({"num_events": len(events)} | fields),
+    )

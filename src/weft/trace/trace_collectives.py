@@ -4,14 +4,20 @@ A collective kernel is recognized by its name, which mostly gives its kind. Its 
 arguments of the kernel (PyTorch 2.4 and later), or of the operator around its launch:
 ``record_param_comms`` with sizes, or ``nccl:all_reduce`` with the shape of its input. Sizes count
 as in nccl-tests.
+
+A profile of a job on CPUs has no GPU events. ``with_host_collectives`` makes kernels of two streams
+of it: its outermost operators compute, and the ranges that a backend writes around its collectives
+(``gloo:all_reduce``, on threads of their own) communicate.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from weft.trace.tensors import dtype_bytes, dtype_name, tensors_of
-from weft.trace.trace import Bools, EventKind, Trace, whole_number
+from weft.trace.trace import Bools, EventKind, Ints, Trace, TraceColumns, whole_number
 
 # NCCL and RCCL; symmetric-memory kernels of PyTorch (multimem, one and two shot, low contention,
 # signals between peers); DeepEP; MSCCL and MSCCL++; the all-reduces of vLLM, SGLang, TensorRT-LLM
@@ -193,3 +199,57 @@ def _ranks(value: Any) -> tuple[int, ...]:
         return ()
     found = re.findall("[0-9]+", value)
     return tuple(map(int, found)) if all(len(each) < _DIGITS for each in found) else ()
+
+
+_BACKENDS = ("gloo:", "weft:", "mpi:", "ucc:")
+_COMPUTES, _COMMUNICATES = 0, 1  # streams
+
+
+def with_host_collectives(trace: Trace) -> Trace:
+    """Return a trace without GPU events with its host's work as kernels; others unchanged."""
+    if len(trace.gpu):
+        return trace
+    columns = trace.columns
+    rows = np.arange(len(trace))
+    moves = trace.named(rows, lambda name: name.startswith(_BACKENDS) and bool(kind_of(name)))
+    if not len(rows) or not moves.any():
+        return trace
+    is_op = (columns.kind == EventKind.OP) & ~trace.named(
+        rows, lambda name: name.startswith("c10d")
+    )
+    outermost = is_op & ~_inside(trace, is_op)
+    chosen = np.concatenate((np.flatnonzero(outermost), np.flatnonzero(moves)))
+    added = {field.name: getattr(columns, field.name)[chosen] for field in fields(TraceColumns)}
+    communicates = np.arange(len(chosen)) >= int(outermost.sum())
+    added["kind"] = np.full(len(chosen), EventKind.KERNEL, np.int8)
+    added["stream"] = np.where(communicates, _COMMUNICATES, _COMPUTES).astype(np.int32)
+    added["device"] = np.zeros(len(chosen), np.int32)
+    names = [
+        f"nccl:{name.partition(':')[2]}" if name.startswith(_BACKENDS) else name
+        for name in trace.names
+    ]
+    out = replace(
+        trace,
+        columns=TraceColumns(
+            **{
+                key: np.concatenate((getattr(columns, key), values))
+                for key, values in added.items()
+            }
+        ),
+        names=tuple(names),
+        losses=(*trace.losses, "no GPU events: operators of the host are shown as kernels"),
+    )
+    launch = np.full(len(out), -1, np.int32)
+    launch[len(trace) :] = chosen  # each began by itself
+    out.__dict__["launch"] = launch
+    return out
+
+
+def _inside(trace: Trace, is_op: np.ndarray) -> np.ndarray:
+    """Return whether each row has an operator around it."""
+    at: Ints = trace.parent.astype(np.int64)
+    out = np.zeros(len(trace), bool)
+    while (open_ := np.flatnonzero((at >= 0) & ~out)).size:
+        out[open_] = is_op[at[open_]]
+        at[open_] = trace.parent[at[open_]]
+    return out

@@ -5,26 +5,18 @@ same replay. Where the replay cannot be used, an advice keeps what the step lose
 says why.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from weft.errors import WeftError
+from weft.trace import Analysis, StepAdvice
 from weft.trace.analysis.analysis_result import REPLAYED
+from weft.trace.analysis.analyzing import JobAnalysis
 from weft.trace.analysis.analyzing import analyze as analyze_files
-from weft.trace.analysis.trace_advice import KERNELS, late_rank, losses
-from weft.whatif.answer import NO_STRAGGLER, answers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from weft.trace import Analysis, StepAdvice
-    from weft.trace.analysis.analyzing import JobAnalysis
-    from weft.trace.analysis.many_ranks import Progress
-    from weft.trace.analysis.trace_advice import Loss
-    from weft.whatif.answer import Answer
+from weft.trace.analysis.rank_digest import Progress
+from weft.trace.analysis.trace_advice import KERNELS, Loss, late_rank, losses
+from weft.whatif.answer import NO_STRAGGLER, Answer, answers_of
 
 _HOST = "no-host"  # nothing done about the host saves more
 _NO_CHANGE = "weft whatif has no such change"

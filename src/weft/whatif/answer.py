@@ -6,34 +6,27 @@ and what it saves there, as a share, is taken of the mean.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from weft.hardware import Platform
 from weft.result_tables import ResultTables, Tables
+from weft.step import StepRun
+from weft.timeline import Timeline
 from weft.trace import Trace, read
-from weft.trace.analysis.align import RankTrace
+from weft.trace.analysis.align import AlignedJob, RankTrace
 from weft.trace.formats.reading import jobs_of
 from weft.units import brief
 from weft.whatif.change import NAMES, Change, change, scaling_of
-from weft.whatif.joined_job import job_of, job_replay, straggler, without_straggler
-from weft.whatif.model import model_of
-from weft.whatif.replay import doubt, require_close
+from weft.whatif.joined_job import JobReplay, job_of, job_replay, straggler, without_straggler
+from weft.whatif.model import ReplayModel, model_of
+from weft.whatif.replay import Replay, doubt, require_close
 from weft.whatif.retarget import on_machine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from weft.hardware import Platform
-    from weft.step import StepRun
-    from weft.timeline import Timeline
-    from weft.trace.analysis.align import AlignedJob
-    from weft.whatif.joined_job import JobReplay
-    from weft.whatif.model import ReplayModel
-    from weft.whatif.replay import Replay
 
 NO_STRAGGLER = "no-straggler"
 # Why a change that needs no collective changes nothing.

@@ -5,26 +5,22 @@ planner, and runs it. Where an assumption has two ends, both are run too. Names 
 any: ``links*2``, ``buckets/4``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.buckets import with_buckets
 from weft.planner.plan import Limits
 from weft.schedule.strategy import STRATEGIES
 from weft.schedule.values import Group
+from weft.step import Op, RankStep, StepGraph, StepRun
 from weft.trace.recorded.overheads import USUAL_GAP
 from weft.trace.recorded.recorded_step import INPUT, LEAST, MARK
 from weft.units import format_time
-
-if TYPE_CHECKING:
-    from weft.step import Op, RankStep, StepGraph, StepRun
-    from weft.whatif.model import ReplayModel
+from weft.whatif.model import ReplayModel
 
 _BUCKETS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")  # that go in one message
 
@@ -187,7 +183,7 @@ def _without_moving(op: Op) -> Op:
 
 
 def _unmet(graph: StepGraph) -> StepGraph:
-    """Return every recorded rank groups of its own, so that nobody waits for another."""
+    """Return the graph with a group of its own for every rank, so that no rank waits."""
     if len(graph.steps) < 2:
         return graph
     groups, steps = dict(graph.groups), []

@@ -5,21 +5,23 @@ start to the first end; the waiting before is not put in, so that what the simul
 can be compared with what the traces show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.errors import FormatError
+from weft.step import StepRun
+from weft.trace import Trace
+from weft.trace.analysis.align import AlignedJob
 from weft.trace.analysis.machine_links import links_of
 from weft.trace.analysis.steps import steps_of
 from weft.trace.analysis.waiting import moving
 from weft.trace.formats.reading import jobs_of
+from weft.trace.recorded.calls import Floats
 from weft.trace.recorded.costs import costs_of
+from weft.trace.recorded.recorded_step import RecordedStep
 from weft.whatif.model import ReplayModel
 from weft.whatif.replay import (
     Replay,
@@ -28,13 +30,6 @@ from weft.whatif.replay import (
     recorded_steps,
     replay_engine,
 )
-
-if TYPE_CHECKING:
-    from weft.step import StepRun
-    from weft.trace import Trace
-    from weft.trace.analysis.align import AlignedJob
-    from weft.trace.recorded.calls import Floats
-    from weft.trace.recorded.recorded_step import RecordedStep
 
 _HELPS = 0.1  # of what a rank is late by: what brings it less is not what made it late
 

@@ -5,53 +5,41 @@ with a change, on the same engine, shares the device anew: a strategy does to a 
 it does to a generated one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.cost import price
 from weft.errors import WeftError
+from weft.hardware import Device, Platform
+from weft.planner.candidates import Candidate
 from weft.planner.evaluation import StepEvaluator
 from weft.planner.plan import Limits
-from weft.planner.planning import drafted_step
+from weft.planner.planning import DraftPlan, drafted_step
 from weft.planner.prices import Prices, default_library
-from weft.trace.analysis.align import align
-from weft.trace.analysis.machine_links import links_of, sized
+from weft.schedule import Cost
+from weft.step import Collective, Op, StepEngine, StepGraph, StepRun
+from weft.step.layout import Place
+from weft.trace import Trace
+from weft.trace import TracedCollective as RecordedCollective
+from weft.trace.analysis.align import AlignedJob, RankTrace, align
+from weft.trace.analysis.machine_links import MachineLinks, links_of, sized
 from weft.trace.analysis.steps import steps_of
-from weft.trace.analysis.waiting import moving
+from weft.trace.analysis.waiting import TransferWindow, moving
 from weft.trace.recorded.costs import costs_of
-from weft.trace.recorded.recorded_step import graph_of
+from weft.trace.recorded.overheads import HostOverheads
+from weft.trace.recorded.recorded_step import RecordedStep, graph_of
 from weft.whatif.replay import (
+    Replay,
     iterations_of,
     machine_of,
     recorded_steps,
     replay_engine,
     replays_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from weft.hardware import Device, Platform
-    from weft.planner.candidates import Candidate
-    from weft.planner.planning import DraftPlan
-    from weft.schedule import Cost
-    from weft.step import Collective, Op, StepEngine, StepGraph, StepRun
-    from weft.step.layout import Place
-    from weft.trace import Trace
-    from weft.trace import TracedCollective as RecordedCollective
-    from weft.trace.analysis.align import AlignedJob, RankTrace
-    from weft.trace.analysis.machine_links import MachineLinks
-    from weft.trace.analysis.waiting import TransferWindow
-    from weft.trace.recorded.overheads import HostOverheads
-    from weft.trace.recorded.recorded_step import RecordedStep
-    from weft.whatif.replay import Replay
 
 _ROOM = 1 << 62  # bytes of memory that a strategy may take: a trace does not tell what is free
 

@@ -1,40 +1,21 @@
 """A plan for a recorded step: the planner's candidates, search and reasons on its replay."""
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from weft.hardware import Platform
 from weft.planner.explaining import Explainer
-from weft.planner.plan import Limits, Plan
+from weft.planner.plan import Choice, Limits, Plan
 from weft.planner.planning import PlannedStep, check_limits
 from weft.trace import Trace
 from weft.trace.analysis.align import RankTrace
 from weft.whatif.joined_job import job_of
-from weft.whatif.model import model_of, slowest_model
+from weft.whatif.model import ReplayModel, model_of, slowest_model
 from weft.whatif.replay import doubt, iterations_of, require_close
 from weft.whatif.retarget import retargeted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.hardware import Platform
-    from weft.planner.plan import Choice
-    from weft.whatif.model import ReplayModel
-
-
-def plan_trace(
-    traces: Trace | Sequence[Trace],
-    *,
-    on: Platform | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
-    anyway: bool = False,
-) -> Plan:
-    """Plan the typical step of a trace, as ``plan_recorded`` does."""
-    return plan_recorded(traces, on=on, limits=limits, anyway=anyway).plan
 
 
 def plan_recorded(

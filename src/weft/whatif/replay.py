@@ -11,34 +11,28 @@ What is measured is the period of a step: the host's, or the device's where the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.errors import FormatError, ReplayError
-from weft.hardware import platform
-from weft.step import NO_HOST, StepEngine
+from weft.hardware import Platform, platform
+from weft.schedule import Cost
+from weft.step import NO_HOST, Collective, Op, StepEngine, StepGraph, StepRun
 from weft.trace import Trace, read
+from weft.trace import TracedCollective as RecordedCollective
 from weft.trace.analysis.align import RankTrace
 from weft.trace.analysis.machine_links import links_of, sized
 from weft.trace.analysis.steps import steps_of
-from weft.trace.recorded.calls import calls_of, stand_apart
+from weft.trace.recorded.calls import Calls, Ints, calls_of, stand_apart
 from weft.trace.recorded.order import order_of
 from weft.trace.recorded.overheads import overheads_of
 from weft.trace.recorded.recorded_step import MARK, RecordedStep, graph_of, repeated, seconds_like
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from weft.hardware import Platform
-    from weft.schedule import Cost
-    from weft.step import Collective, Op, StepGraph, StepRun
-    from weft.trace import TracedCollective as RecordedCollective
-    from weft.trace.recorded.calls import Calls, Ints
 
 MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
 # something that matters, and so does every change made to it

@@ -5,30 +5,21 @@ the other machine need, and the waiting for other ranks that the trace shows. Th
 recorded one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.planner.predict import predict
-from weft.step import NO_HOST
+from weft.hardware import Platform
+from weft.planner.predict import Prediction, predict
+from weft.step import NO_HOST, StepRun
+from weft.trace import Trace
 from weft.trace.analysis.align import RankTrace
 from weft.trace.analysis.machine_links import MachineLinks
 from weft.trace.recorded.costs import scales
-from weft.trace.recorded.recorded_step import graph_of
+from weft.trace.recorded.recorded_step import RecordedStep, graph_of
 from weft.whatif.change import Change
-from weft.whatif.model import model_of
+from weft.whatif.model import ReplayModel, model_of
 from weft.whatif.replay import replay_engine, replay_machine, require_close
-
-if TYPE_CHECKING:
-    from weft.hardware import Platform
-    from weft.planner.predict import Prediction
-    from weft.step import StepRun
-    from weft.trace import Trace
-    from weft.trace.recorded.recorded_step import RecordedStep
-    from weft.whatif.model import ReplayModel
 
 
 def retargeted(model: ReplayModel, on: Platform, end: int = 0) -> ReplayModel:

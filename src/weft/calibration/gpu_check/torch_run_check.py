@@ -106,7 +106,7 @@ def prepare() -> str:
     return ""
 
 
-def start_job(scale: float | None) -> CheckJob:
+def start_job() -> CheckJob:
     """Join the ranks that torchrun started; without it, be the only one."""
     alone = "RANK" not in os.environ
     rank, size = (int(os.environ.get(key, n)) for key, n in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -120,8 +120,7 @@ def start_job(scale: float | None) -> CheckJob:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=_TIMEOUT)
     else:
         dist.init_process_group(backend, timeout=_TIMEOUT)
-    usual = 1.0 if device.is_gpu else 1 / 16
-    return CheckJob(device, rank, size, usual if scale is None else scale)
+    return CheckJob(device, rank, size, scale=1.0 if device.is_gpu else 1 / 16)
 
 
 def log_paths() -> Path | None:
@@ -135,15 +134,11 @@ def log_paths() -> Path | None:
 
 
 def run_check(
-    path: Path | None,
-    *,
-    on: str | None = None,
-    scale: float | None = None,
-    only_measure: bool = False,
+    path: Path | None, *, on: str | None = None, only_measure: bool = False
 ) -> CheckResult:
     """Run all parts on this rank and write the file on rank 0; every rank returns the same."""
     log = log_paths()
-    job = start_job(scale)
+    job = start_job()
     result = CheckResult(job.device.is_gpu, job.num_ranks)
     file = ResultFile(path if job.rank == 0 else None, result)
     try:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_written, write
+from weft.cli.outputs import output_path, print_written, reported, write
 
 if TYPE_CHECKING:
     from weft.trace import Analysis
-    from weft.trace.analysis.many_ranks import Progress
+    from weft.trace.analysis.rank_digest import Progress
 
 
 def analyze(
@@ -45,7 +45,6 @@ def analyze(
     ] = None,
 ) -> None:
     """Read the traces of a job and print where its steps go."""
-    from weft.cli.progress import reported
     from weft.whatif import analyze as analyze_paths
 
     if against:

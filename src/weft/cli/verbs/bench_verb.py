@@ -1,13 +1,43 @@
 """``weft bench``: weft and its peers, the same work in the same run. Needs a checkout."""
 
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from weft.cli.checkout import checkout_module
-from weft.cli.options import Json, complete_bench, numbers, to_file, words
+from weft.cli.options import Json, numbers, to_file, words
 from weft.cli.outputs import output_path
+from weft.errors import UsageError
 from weft.units import parse_rate, parse_sizes
+
+
+def checkout_module(name: str) -> ModuleType:
+    """Return a module such as ``benchmarks.command`` of the checkout that weft runs from.
+
+    An editable installation knows its checkout; otherwise the current folder may be one.
+    """
+    package = name.partition(".")[0]
+    for root in (Path(__file__).parents[4], Path.cwd()):
+        if (root / package / "__init__.py").is_file() and (root / "src" / "weft").is_dir():
+            if str(root) not in sys.path:
+                sys.path.append(str(root))
+            break
+    if find_spec(package) is None:
+        raise UsageError(
+            f"{package} is not installed with weft",
+            f"Clone the repository and run python -m {package} there.",
+        )
+    return import_module(name)
+
+
+def complete_bench(incomplete: str) -> list[str]:
+    """Complete the name of a benchmark."""
+    names = checkout_module("benchmarks").questions()
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def bench(

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.c3_here import c3_here
 from weft.cli.inputs import On, machine_of
 from weft.cli.options import Json, named, to_file, words
-from weft.cli.outputs import output_path, print_json, print_written, write
-from weft.cli.progress import track
+from weft.cli.outputs import output_path, print_json, print_written, track, write
 from weft.errors import UsageError
+from weft.units import parse_sizes
 
 if TYPE_CHECKING:
     from weft.c3 import Pricer, Scenario
@@ -85,6 +84,8 @@ def c3(
         given["--off"] = off
         _refuse([name for name, value in given.items() if value is not None])
         path = output_path(output, (".csv",))
+        from weft.cli.c3_tables import c3_here
+
         rows = c3_here(kinds, size, _ratios(ratio), num_ranks=ranks, rounds=rounds, json=json)
         print_written(write(path, rows) if path else "", quiet=json)
         return
@@ -156,7 +157,6 @@ def _scenarios(
 ) -> "list[Scenario]":
     """Return every combination of GEMM, collective and size, or the published list."""
     from weft.c3 import SCENARIOS, parse_gemm, scenarios_of
-    from weft.units import parse_sizes
 
     if gemm is None:
         if size is not None:

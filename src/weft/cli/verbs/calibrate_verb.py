@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.calibrated_torch import print_torch
 from weft.cli.inputs import On
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, print_written
-from weft.cli.progress import track
+from weft.cli.outputs import output_path, print_json, print_written, track
 from weft.errors import UsageError
+from weft.report.text import Column, print_table
+from weft.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -110,7 +110,6 @@ def _calibrate_sweep(
     from weft.calibration.kernel_sweep import sweep_plan, with_sweep, write_plan
     from weft.calibration.machine_calibration import save
     from weft.hardware import platform
-    from weft.report.text import Column, print_table
 
     if on is None:
         raise UsageError(
@@ -186,14 +185,7 @@ def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
     return [row for row in number_rows(platform) if "by weft " in row["source"]]
 
 
-def _calibrated(platform: "Platform") -> set[str]:
-    return {row["key"] for row in _recorded_rows(platform)}
-
-
 def _print_recorded(platform: "Platform") -> None:
-    from weft.report.text import Column, print_table
-    from weft.units import format_rate, format_size, format_time
-
     found = platform.recorded
     assert found is not None
     print(f"{platform.name}: {platform.title}")
@@ -210,7 +202,8 @@ def _print_recorded(platform: "Platform") -> None:
         rate = f"{each.median / 1e12:.3g} Tflop/s in the middle, {each.best / 1e12:.3g} at best"
         share = f", {each.share:.2f} times their price" if each.share != 1.0 else ""
         print(f"matrix products in {dtype}: {rate}{share} ({each.count} seen)")
-    if platform.host is not None and "host.link_rate" in _calibrated(platform):
+    recorded = {row["key"] for row in _recorded_rows(platform)}
+    if platform.host is not None and "host.link_rate" in recorded:
         print(f"copies to the host: {format_rate(platform.host.link_rate)}")
     exchanges = [
         {"kind": e.kind, "nbytes": e.nbytes, "ranks": e.ranks, "seconds": e.seconds}
@@ -235,9 +228,6 @@ def _rows(platform: "Platform") -> list[dict[str, Any]]:
 
 
 def _print(platform: "Platform") -> None:
-    from weft.report.text import Column, print_table
-    from weft.units import format_rate
-
     print(f"here: {platform.title}")
     titles = {"cached": "copy", "streamed": "past caches", "reduced": "sum of two"}
     columns = [Column("set", "bytes in use", right=True, style="bold")]
@@ -249,9 +239,6 @@ def _print(platform: "Platform") -> None:
 
 
 def _print_rest(platform: "Platform") -> None:
-    from weft.report.text import Column, print_table
-    from weft.units import format_rate, format_size, format_time
-
     device = platform.require_device()
     shared = device.shared
     assert shared is not None
@@ -273,9 +260,80 @@ def _print_rest(platform: "Platform") -> None:
             ),
         ),
         ("copies go past the caches", f"from {format_size(shared.streamed_from)}"),
-        ("little is laid out, not read", f"up to {format_size(shared.eager_up_to)}"),
-        ("little is laid out and joined", f"up to {format_size(shared.eager_reduced_up_to)}"),
+        ("messages are copied eagerly", f"up to {format_size(shared.eager_up_to)}"),
+        ("reductions are copied eagerly", f"up to {format_size(shared.eager_reduced_up_to)}"),
     ]
     print()
     columns = [Column("what", "", right=False), Column("value", "", right=False)]
     print_table(columns, [{"what": what, "value": value} for what, value in rows])
+
+
+_SHOWN = (64 << 10, 1 << 20, 16 << 20)  # sizes of collectives
+
+
+def print_torch(platform: "Platform") -> None:
+    """Print ops, host, collectives and codecs, as far as they were measured."""
+    if platform.torch is not None:
+        _print_laws(platform)
+        _print_host(platform)
+        _print_libraries(platform)
+    _print_calm(platform)
+
+
+def _print_laws(platform: "Platform") -> None:
+    titles = {"flop": "Gflop/s at best", "byte": "GB/s at best"}
+    rows = []
+    for law in platform.require_device().laws:
+        best = {
+            key: f"{1e-9 / law.terms[key]:.1f}" for key in titles if law.terms.get(key, 0.0) > 0
+        }
+        rows.append({"family": law.family, "threads": law.threads, "error": law.error, **best})
+    columns = [
+        Column("family", "ops of torch", right=False, style="bold"),
+        Column("threads", "threads"),
+        *(Column(key, title) for key, title in titles.items()),
+        Column("error", "error on others", "{:.0%}".format),
+    ]
+    print()
+    print_table(columns, rows)
+
+
+def _print_host(platform: "Platform") -> None:
+    host = platform.torch
+    assert host is not None
+    print(
+        f"\nPython and autograd add {format_time(host.forward)} to an op of the forward pass, "
+        f"{format_time(host.backward)} backward, {format_time(host.optimizer)} in the optimizer"
+    )
+
+
+def _print_libraries(platform: "Platform") -> None:
+    from weft.cost.nccl import library_price
+
+    cut, rows = platform.resized(2), []
+    for library in platform.libraries:
+        for fit in library.fits:
+            sizes = {
+                str(n): library_price(cut, fit.collective, n, name=library.name).seconds
+                for n in _SHOWN
+            }
+            rows.append({"library": library.name, "kind": fit.collective, **sizes})
+    columns = [
+        Column("library", "library", right=False),
+        Column("kind", "2 ranks", right=False, style="bold"),
+        *(Column(str(n), format_size(n), format_time) for n in _SHOWN),
+    ]
+    print()
+    print_table(columns, rows)
+
+
+def _print_calm(platform: "Platform") -> None:
+    calm = platform.calm
+    if calm is None:
+        return
+    seen = f"others had {calm.foreign:.0%} of the cores, a repeated copy moved by {calm.spread:.0%}"
+    print(f"\nmeasured in {calm.seconds:.0f} s; {seen}")
+    if calm.is_noisy:
+        print(
+            "this machine was NOT quiet: calibrate again when it is, or expect errors of that size"
+        )

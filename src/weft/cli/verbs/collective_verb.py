@@ -1,6 +1,6 @@
 """``weft collective``: the duration of a collective by each algorithm."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,9 +8,11 @@ import typer
 
 from weft.cli.inputs import On, Ranks, machine_of
 from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, named, to_file
-from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
-from weft.cli.progress import track
+from weft.cli.outputs import output_path, print_json, print_written, track, write, write_timelines
 from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware import Platform
+from weft.report.text import Column, bar, print_table
+from weft.units import format_rate, format_size, format_time, parse_sizes
 
 if TYPE_CHECKING:
     from weft.cli.collective_pricing import CollectiveQuestion, PredictedCollective, PredictedFile
@@ -111,10 +113,15 @@ def _answers(
     """Predict or measure every algorithm named; ``all`` adds those that apply, each once."""
     words = tuple(dict.fromkeys(named(algorithm, "--algorithm")))
     if not run:
-        return _predicted(questions, words)
+        from weft.cli.collective_pricing import answers
+
+        return [found for q in track(questions, "pricing") for found in answers(q, words)]
+    from weft.cli.collective_pricing import library_algorithm
     from weft.cli.running import measured
 
-    _can_be_run(words)
+    for name in words:
+        if library_algorithm(name):
+            raise UsageError(f"{name} can be predicted, not run", "Use --on without --run.")
     return measured(questions, words)
 
 
@@ -128,14 +135,6 @@ def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
     return machine_of(on, ranks, instead=", or --run")
 
 
-def _can_be_run(words: Sequence[str]) -> None:
-    from weft.cli.library_algorithm import library_algorithm
-
-    for name in words:
-        if library_algorithm(name):
-            raise UsageError(f"{name} can be predicted, not run", "Use --on without --run.")
-
-
 def _check_known(kind: str) -> None:
     from weft.collectives import KINDS
 
@@ -145,17 +144,8 @@ def _check_known(kind: str) -> None:
 
 def _questions(kind: str, sizes: str, platform: "Platform") -> list["CollectiveQuestion"]:
     from weft.cli.collective_pricing import CollectiveQuestion
-    from weft.units import parse_sizes
 
     return [CollectiveQuestion(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
-
-
-def _predicted(
-    questions: list["CollectiveQuestion"], words: Sequence[str]
-) -> list["PredictedCollective"]:
-    from weft.cli.collective_pricing import answers
-
-    return [found for q in track(questions, "pricing") for found in answers(q, words)]
 
 
 def _rows(answers: "Found", *, energy: bool) -> list[dict[str, Any]]:
@@ -178,8 +168,6 @@ def _show(
     if json:
         print_json("collective", platform.name, rows)
         return
-    from weft.cli.collective_tables import print_collectives
-
     print_collectives(platform, rows)
     if timeline and answers:
         from weft.report.gantt import print_gantt
@@ -209,3 +197,77 @@ def _write(path: Path, answers: "Found", rows: list[dict[str, Any]]) -> str:
         save(answers[-1].schedule, path)
         return f"wrote {path}: predict it with weft collective {path} --on PLATFORM"
     return write_timelines(path, *last)
+
+
+_ENERGY = (Column("joules", "joules", "{:.3g}".format), Column("watts", "watts", "{:.0f}".format))
+
+
+def print_collectives(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
+    """Print the results, the answer first."""
+    if not rows:
+        return
+    if any(row["basis"] == "measured" for row in rows):
+        _print_measured(platform, rows)
+    else:
+        _print_predicted(platform, rows)
+
+
+def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
+    first = rows[0]
+    best = max((row["busbw"] or 0.0 for row in rows), default=0.0) or 1.0
+    shown = [_readable(row) | {"bar": bar((row["busbw"] or 0.0) / best)} for row in rows]
+    columns = [
+        Column("nbytes", "size", format_size),
+        Column("algorithm", "algorithm", right=False, style="bold"),
+        Column("seconds", "time", format_time),
+        Column("algbw", "algbw", format_rate),
+        Column("busbw", "busbw", format_rate),
+        *(_ENERGY if "joules" in first else ()),
+        Column("bar", "", right=False, style="cyan"),
+    ]
+    title = f"{first['collective']}, {first['ranks']} ranks on {platform.name}, predicted"
+    print_table(columns, shown, title=title)
+    for note in _notes(rows):
+        print(note)
+
+
+def _notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield notes about rows once, with the sizes they apply to."""
+    noted: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for note in filter(None, row.get("note", "").split("; ")):
+            noted.setdefault((row["algorithm"], note), []).append(format_size(row["nbytes"]))
+    for (algorithm, note), sizes in noted.items():
+        every = len(sizes) == sum(row["algorithm"] == algorithm for row in rows)
+        yield f"{algorithm}{'' if every else ' of ' + ', '.join(sizes)}: {note}"
+
+
+def _print_measured(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
+    """Print the two rows of a case, measured and predicted, in one line."""
+    measured = [row for row in rows if row["basis"] == "measured"]
+    predicted = [row["seconds"] for row in rows if row["basis"] == "predicted"]
+    first = rows[0]
+    shown = [
+        _readable(row) | {"predicted": then, "ratio": then / row["seconds"]}
+        for row, then in zip(measured, predicted, strict=True)
+    ]
+    columns = [
+        Column("nbytes", "size", format_size),
+        Column("algorithm", "algorithm", right=False, style="bold"),
+        Column("seconds", "measured", format_time),
+        Column("predicted", "predicted", format_time),
+        Column("ratio", "pred/meas", "{:.2f}".format),
+        Column("algbw", "algbw", format_rate),
+        Column("busbw", "busbw", format_rate),
+        Column("wrong", "#wrong"),
+    ]
+    title = (
+        f"{first['collective']}, {first['ranks']} ranks here, measured and predicted "
+        f"on {platform.name}"
+    )
+    print_table(columns, shown, title=title)
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    chosen = row.get("chosen")
+    return row | ({"algorithm": f"{row['algorithm']}: {chosen}"} if chosen else {})

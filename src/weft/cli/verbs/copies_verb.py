@@ -6,8 +6,9 @@ import typer
 
 from weft.cli.inputs import On, machine_of
 from weft.cli.options import Json, complete_list, names, to_file
-from weft.cli.outputs import output_path, print_json, print_written, write
-from weft.cli.progress import track
+from weft.cli.outputs import output_path, print_json, print_written, track, write
+from weft.report.text import Column, print_table
+from weft.units import format_rate, format_size, format_time, parse_sizes
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -42,7 +43,6 @@ def copies(
 ) -> None:
     """Predict every method of fetching the blocks."""
     from weft.collectives import FETCH_METHODS
-    from weft.units import parse_sizes
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     cases = [
@@ -82,9 +82,6 @@ def _show(machine: "Platform", rows: list[dict[str, Any]], *, json: bool) -> Non
     if json:
         print_json("copies", machine.name, rows)
         return
-    from weft.report.text import Column, print_table
-    from weft.units import format_rate, format_size, format_time
-
     columns = [
         Column("block", "block", format_size),
         Column("way", "method", right=False, style="bold"),

@@ -6,6 +6,9 @@ import typer
 
 from weft.cli.options import Json
 from weft.cli.outputs import print_json
+from weft.report.text import Column, print_table
+
+_MARKS = {"on": "✓", "off": "-", "broken": "✗"}
 
 
 def doctor(
@@ -20,7 +23,10 @@ def doctor(
     if json:
         print_json("doctor", None, [each.as_row() for each in findings])
     else:
-        from weft.cli.findings import print_findings
-
-        print_findings(findings)
+        columns = [
+            Column("mark", "", right=False, style="bold"),
+            Column("name", "part", right=False),
+            Column("detail", "", right=False),
+        ]
+        print_table(columns, [each.as_row() | {"mark": _MARKS[each.state]} for each in findings])
     return 1 if any(each.state == "broken" for each in findings) else 0

@@ -1,15 +1,15 @@
 """``weft export``: what traces show of a machine, in the form of other programs."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, print_written, write
+from weft.cli.outputs import output_path, print_json, print_written, reported, write
 from weft.errors import FormatError, UnknownNameError
-
-if TYPE_CHECKING:
-    from weft.trace.inductor_profile import CollectiveEstimate
+from weft.report.text import Column, print_table, print_wrapped
+from weft.units import format_size, format_time
 
 
 def export(
@@ -33,7 +33,6 @@ def export(
     output: Annotated[str | None, to_file("Write the profile that torch loads (.json).")] = None,
 ) -> None:
     """Write the collective estimates of recorded ranks."""
-    from weft.cli.progress import reported
     from weft.trace import analyze
     from weft.trace.inductor_profile import collective_estimates, inductor_profile
 
@@ -49,7 +48,7 @@ def export(
             "Record with PyTorch 2.4 or later (profiler or flight recorder) on several ranks.",
         )
     note = write(path, inductor_profile(estimates)) if path else ""
-    rows = [_row(each) for each in estimates]
+    rows = [{**asdict(each), "num_ranks": len(each.ranks)} for each in estimates]
     if json:
         print_json("export", None, rows, basis=estimates[0].basis)
         return
@@ -62,24 +61,7 @@ def export(
         )
 
 
-def _row(each: "CollectiveEstimate") -> dict[str, Any]:
-    return {
-        "kind": each.kind,
-        "ranks": list(each.ranks),
-        "num_ranks": len(each.ranks),
-        "nbytes": each.nbytes,
-        "dtype": each.dtype,
-        "count": each.count,
-        "moving": each.moving,
-        "seconds": each.seconds,
-        "basis": each.basis,
-    }
-
-
 def _show(rows: list[dict[str, Any]], num_recorded: int) -> None:
-    from weft.report.text import Column, print_table, print_wrapped
-    from weft.units import format_size, format_time
-
     used = sum(row["count"] for row in rows)
     print_wrapped(
         f"{len(rows)} estimates from {used} of {num_recorded} recorded collectives: "

@@ -9,6 +9,8 @@ from weft.cli.inputs import On
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, print_written
 from weft.errors import UsageError
+from weft.report.text import Column, print_table
+from weft.units import format_time
 
 if TYPE_CHECKING:
     from weft.calibration.gpu_check.torch_run_check import CheckResult
@@ -66,9 +68,6 @@ def save_platform(result: "CheckResult", path: Path) -> Path:
 
 
 def _print(result: "CheckResult") -> None:
-    from weft.report.text import Column, print_table
-    from weft.units import format_time
-
     wrong = [line for line in result.lines if line.get("passed") is False]
     checks = result.part("correctness")
     ran = [line for line in checks if line.get("passed") is not None]
@@ -99,8 +98,6 @@ def _print(result: "CheckResult") -> None:
 
 
 def _seconds(value: Any) -> str:
-    from weft.units import format_time
-
     return "-" if value is None else format_time(value)
 
 

@@ -11,7 +11,9 @@ import typer
 from weft.cli.inputs import On, machine_of
 from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import output_path, print_json, print_written, write
-from weft.errors import FormatError, UsageError
+from weft.errors import FormatError, UsageError, nearest
+from weft.report.text import Column, print_table
+from weft.units import format_time
 
 if TYPE_CHECKING:
     from weft.cost.families import Family
@@ -109,8 +111,6 @@ def _priced(family: "Family", rows: list[Row], device: "Device") -> list[Row]:
 
 def _keys(family: "Family", rows: list[Row]) -> list[str]:
     """Return the given columns; raise if the family does not have one of them."""
-    from weft.errors import nearest
-
     keys = list(rows[0])
     unknown = [key for key in keys if key not in family.columns and key not in _WORDS]
     if unknown:
@@ -163,9 +163,6 @@ def _show(family: "Family", machine: "Platform", rows: list[Row], *, json: bool)
     if json:
         print_json("kernel", machine.name, rows)
         return
-    from weft.report.text import Column, print_table
-    from weft.units import format_time
-
     inputs = [key for key in rows[0] if key in family.columns]
     columns = [Column(key, key) for key in inputs] + [
         Column("dtype", "dtype", right=False),

@@ -7,6 +7,7 @@ import typer
 from weft.cli.inputs import complete_workload
 from weft.cli.options import Json
 from weft.cli.outputs import print_json
+from weft.report.text import Column, page, print_table
 
 
 def models(
@@ -18,8 +19,6 @@ def models(
     json: Json = False,
 ) -> None:
     """List the workloads, or the settings of one."""
-    from weft.report.text import Column, page, print_table
-
     if name is None:
         rows = _all()
         columns = [
@@ -29,7 +28,10 @@ def models(
         ]
         title = "Workloads by name; weft models NAME lists the settings of one"
     else:
-        rows = _settings(name)
+        from weft.models.named import settings_of_model
+
+        found = settings_of_model(name)
+        rows = [{"setting": k, "value": v, "takes": _takes(v)} for k, v in sorted(found.items())]
         columns = [
             Column("setting", "setting", right=False, style="bold"),
             Column("value", "value", _written, right=False),
@@ -64,13 +66,6 @@ def _all() -> list[dict[str, Any]]:
         for name, model in DLRMS.items()
     ]
     return [*sparse, *dense]
-
-
-def _settings(name: str) -> list[dict[str, Any]]:
-    from weft.models.named import settings_of_model
-
-    found = settings_of_model(name)
-    return [{"setting": k, "value": v, "takes": _takes(v)} for k, v in sorted(found.items())]
 
 
 def _takes(value: object) -> str:

@@ -23,6 +23,7 @@ from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
 from weft.errors import UsageError
 from weft.result_tables import flat
+from weft.units import parse_size
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -213,8 +214,7 @@ def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "li
     other = next(word for word, trace in zip(words, found, strict=True) if trace is None)
     raise UsageError(
         f"WORKLOAD: {other!r} is not a trace file (got {len(words)} words, expected one workload "
-        "or "
-        "the traces of one job)",
+        "or the traces of one job)",
         "Plan one workload at a time, or give the files of one job: weft plan rank*.json.gz",
     )
 
@@ -223,7 +223,6 @@ def _limits(
     budget: float, codecs: tuple[str, ...], engines: int | None, memory: str | None
 ) -> "Limits":
     from weft.planner.plan import Limits
-    from weft.units import parse_size
 
     room = parse_size(memory) if memory else None
     return Limits(error=budget, codecs=codecs, engines=engines, memory=room)
@@ -252,8 +251,8 @@ def planned_step(
         made = replace(made, plan=extended_plan(made.plan, job, machine))
     if not added:
         return made
-    print_written = " ".join(f"--set {key}={value}" for key, value in added.items())
-    note = f"does not fit into memory as configured; planned with {print_written}"
+    settings = " ".join(f"--set {key}={value}" for key, value in added.items())
+    note = f"does not fit into memory as configured; planned with {settings}"
     return replace(made, plan=replace(made.plan, notes=(note, *made.plan.notes)))
 
 

@@ -8,7 +8,8 @@ import typer
 from weft.cli.inputs import complete_platform
 from weft.cli.options import Json
 from weft.cli.outputs import print_json
-from weft.units import format_count
+from weft.report.text import Column, print_table, print_wrapped
+from weft.units import format_count, format_rate
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -78,9 +79,6 @@ def _value_at(platform: "Platform", key: str) -> Any:
 
 
 def _print_all(rows: list[dict[str, Any]]) -> None:
-    from weft.report.text import Column, print_table
-    from weft.units import format_rate
-
     columns = [
         Column("name", "platform", right=False, style="bold"),
         Column("ranks", "ranks"),
@@ -90,17 +88,12 @@ def _print_all(rows: list[dict[str, Any]]) -> None:
         Column("title", "what", right=False),
     ]
     print_table(columns, rows)
-    print(
-        "\
-Clusters: NAMExNODES, such as mi300x-8x16. Networks: switch(8)@400GiB/s,936ns."
-    )
+    print("Clusters: NAMExNODES, such as mi300x-8x16. Networks: switch(8)@400GiB/s,936ns.")
     print("Every number and its source: weft platforms NAME")
 
 
 def _print_one(platform: "Platform") -> None:
     """Print every number as its file writes it."""
-    from weft.report.text import Column, print_table, print_wrapped
-
     print(f"{platform.name}: {platform.title}, {format_count(platform.num_ranks, 'rank')}")
     if platform.description:
         print_wrapped(platform.description)

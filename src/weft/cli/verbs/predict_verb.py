@@ -81,7 +81,7 @@ def predict(
         )
     row = prediction.row()
     if job is not None:
-        row |= job.row(prediction.seconds, _peak(job, machine), price)
+        row |= job.row(prediction.seconds, peak_flops(job, machine), price)
     note = _write(path, prediction, row) if path else ""
     if json:
         print_json("predict", machine.name, [row])
@@ -92,7 +92,7 @@ def predict(
     print_written(note, quiet=json)
 
 
-def _peak(job: "Job", machine: "Platform") -> float:
+def peak_flops(job: "Job", machine: "Platform") -> float:
     """Return the rated flop/s of a device for the products of a job."""
     from weft.cost.recipes import rated_flops
     from weft.hardware.dtypes import recipe_of

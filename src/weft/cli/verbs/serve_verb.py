@@ -8,8 +8,9 @@ import typer
 
 from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
 from weft.cli.options import Json, complete_list, names, to_file
-from weft.cli.outputs import output_path, print_json, print_written, write
-from weft.cli.progress import track
+from weft.cli.outputs import output_path, print_json, print_written, track, write
+from weft.report.text import Column, print_table
+from weft.units import format_size, format_time, parse_sizes, parse_time
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -104,7 +105,6 @@ def serve(
     """Serve the same requests by every fetch method."""
     from weft.models.named import transformer_of
     from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
-    from weft.units import parse_sizes, parse_time
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
@@ -136,9 +136,6 @@ def _show(
     if json:
         print_json("serve", machine.name, rows)
         return
-    from weft.report.text import Column, print_table
-    from weft.units import format_size, format_time
-
     columns = [
         Column("block", "block", format_size),
         Column("copies", "copies", spare=True),

@@ -7,7 +7,8 @@ import typer
 from weft.cli.inputs import On, Ranks, Settings, machine_of, settings_of
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, print_written, write
-from weft.units import format_count
+from weft.report.text import Column, print_table, print_wrapped
+from weft.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from weft.models.tables import Table
@@ -79,8 +80,6 @@ def _way(shard: Any, table: "Table") -> str:
 
 def _show(title: str, plans: "list[ShardingPlan]", rows: list[dict[str, Any]]) -> None:
     from weft.planner.sharding import explain
-    from weft.report.text import Column, print_table, print_wrapped
-    from weft.units import format_size, format_time
 
     columns = [
         Column("name", "sharder", right=False, style="bold"),

@@ -1,7 +1,11 @@
 """``weft sweep``: the same question for many platforms, sizes, settings and strategies."""
 
+import contextlib
+import io
+import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, print_written
+from weft.cli.outputs import output_path, print_json, print_written, track
 from weft.errors import UnknownNameError, UsageError, nearest
+from weft.report.text import Column, print_table
 
 if TYPE_CHECKING:
     from weft.sweep import CellAnswer, Journal, Sweep
@@ -95,8 +100,6 @@ def _arrow() -> Any:
 def _answers(
     found: "Sweep", journal: "Journal", workers: int | None, dask: str | None, timeout: float
 ) -> "Iterator[CellAnswer]":
-    from weft.cli.progress import track
-    from weft.cli.sweep_cell import ask
     from weft.sweep import run_local, run_on_dask
 
     numbers = journal.open_cells
@@ -135,8 +138,6 @@ def _show(journal: "Journal", path: Path | None, *, json: bool) -> None:
         whole = len(journal.sweep.cells)
         print_json("sweep", None, rows, cells=whole, failed=journal.failed)
         return
-    from weft.report.text import Column, print_table
-
     keys = dict.fromkeys(key for cell in journal.sweep.cells for key, _ in cell.values)
     columns = [Column(key, key, right=False) for key in keys]
     answers = [key for key in _ANSWERS if key not in keys and any(key in row for row in rows)]
@@ -152,3 +153,46 @@ def _show(journal: "Journal", path: Path | None, *, json: bool) -> None:
 
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# stdout is captured for the whole process, so threads of a cluster worker take turns.
+_TURN = threading.Lock()
+
+
+# A cell is a verb run with ``--json``: its rows, or its error.
+def ask(words: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
+    """Run one command and return its rows, and its error if it failed."""
+    from weft.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with _TURN, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*words, "--json"])
+    except Exception as error:  # noqa: BLE001 - a bug of weft costs its cell, not the sweep
+        return [], f"{type(error).__name__}: {error}"
+    if code == 2 or not out.getvalue():
+        return [], _one_line(err.getvalue()) or f"ended with exit code {code}"
+    found = json.loads(out.getvalue())
+    wrong = _one_line(err.getvalue()) if code else ""
+    # Totals that a verb reports besides its rows, such as those of a plan, are added to each row.
+    whole = {key: value for key, value in found.items() if isinstance(value, (int, float))}
+    return [whole | _flat(row) for row in found["results"]], wrong
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).removeprefix("weft: ")
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted columns; lists are dropped.
+
+    >>> _flat({"seconds": 1.0, "breakdown": {"compute": 0.5}, "critical_path": []})
+    {'seconds': 1.0, 'breakdown.compute': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        elif not isinstance(value, list):
+            found[prefix + key] = value
+    return found

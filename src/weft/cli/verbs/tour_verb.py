@@ -38,7 +38,11 @@ def tour(
     from weft.cli.tour_parts import Tour
 
     begin = time.monotonic()
-    folder = _folder(output)
+    folder = Path(output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {output!r}: {error.strerror}") from error
     made = Tour(folder, again=again)
     print(
         "Two small models on two ranks of this machine: predicted, planned, run with and without "
@@ -76,12 +80,3 @@ def _do(number: int, title: str, part: Callable[[], None]) -> bool:
         sys.stderr.flush()
         return False
     return True
-
-
-def _folder(output: str) -> Path:
-    folder = Path(output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {output!r}: {error.strerror}") from error
-    return folder

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.checkout import checkout_module
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path
+from weft.cli.verbs.bench_verb import checkout_module
 
 
 def complete_group(incomplete: str) -> list[str]:

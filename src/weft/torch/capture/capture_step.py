@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 
 from weft.errors import CaptureError, UsageError, WeftError
 from weft.schedule.values import Group
+from weft.step.matching import split_classes
 from weft.step.step_graph import Op, RankStep, StepGraph
 from weft.torch.capture.byte_dependencies import storage_of
 from weft.torch.capture.capture_environment import stage
@@ -84,7 +85,7 @@ def capture(
     for rank, ranks in places.items():
         alike.setdefault(found[rank].steps[0].ops, []).extend(ranks)
     steps = tuple(RankStep(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
-    return _joined(found[0], [found[rank] for rank in places], steps)
+    return split_classes(_joined(found[0], [found[rank] for rank in places], steps))
 
 
 def _capture_all(

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from weft.collectives.chain_pieces import PIECES_AT, WHOLE, piece_bytes
+from weft.collectives.chain import PIECES_AT, WHOLE, piece_bytes
 
 LONG = 4 << 20  # bytes of a broadcast that is worth a message about its chunk size
 # Links above this rate are faster than the model covers: CPU time per chunk exceeds the transfer,

@@ -6,6 +6,10 @@
 The queues of a rank are joined by flags that only itself and messages raise. So an order of all
 its commands is known in advance: ``linear_program`` computes it once, and executing is a loop over
 it. Gloo sends to a posted receive only, which is what a wait for a grant asks for.
+
+A step that waits for another rank keeps all queues of its rank waiting. Schedules in which another
+queue could go on meanwhile are refused, so whatever has no deadlock with queues that run at the
+same time has none in one order either.
 """
 
 import time
@@ -33,6 +37,7 @@ from weft.schedule import (
     Kernel,
     Launch,
     Reduce,
+    Repeat,
     Schedule,
     Scope,
     Signal,
@@ -216,7 +221,7 @@ class NicQueues:
     def prepare(
         self, build: Callable[..., Schedule], nbytes: int, root: int, **options: Any
     ) -> LinearProgram:
-        """Build a schedule, whose calls inside a host are those of its World."""
+        """Build this host's part of a schedule; calls inside the host are those of its World."""
         calls: dict[int, tuple[Schedule, CallKey]] = {}
 
         def inside(
@@ -233,7 +238,8 @@ class NicQueues:
             calls[id(schedule)] = schedule, key
             return schedule
 
-        schedule = build(HostLeaders(self._hosts.ranks, root, inside), nbytes, **options)
+        leaders = HostLeaders(self._hosts.ranks, root, inside, self._hosts.of[self._rank])
+        schedule = build(leaders, nbytes, **options)
         return linear_program(schedule, self._rank, self._hosts.of, lambda s: calls[id(s)][1])
 
 
@@ -285,7 +291,7 @@ class _Linearizer:
     ) -> None:
         self.steps: list[Step] = []
         self.spans: list[StepSpan] = []
-        self._rank, self._host_of, self._key_of = rank, host_of, key_of
+        self._rank, self._key_of = rank, key_of
         self._calls = _calls_of(schedule)
         flat = _without_calls(schedule)
         queues: dict[str, _Queue] = {}
@@ -293,6 +299,13 @@ class _Linearizer:
             queues.setdefault(location.queue, _Queue(location.queue)).commands.append(command)
         # Nic queues first: their commands only start something.
         self._queues = sorted(queues.values(), key=lambda queue: queue.name)
+        calling = [q.name for q in self._queues if any(isinstance(c, Scope) for c in q.commands)]
+        if len(calling) > 1:
+            raise ScheduleError(
+                f"rank {rank}: {' and '.join(calling)} both have calls inside the host.",
+                "Put all calls on one queue: every rank of the host makes them in one order.",
+            )
+        self._waiting_ranks = _ranks_that_wait(flat)
         self._raised: Counter[int] = Counter()  # own flags
         self._own = {
             command.flag.index
@@ -311,20 +324,53 @@ class _Linearizer:
 
     def advance(self) -> bool:
         """Take the next command, or a message that all queues wait for; return False at the end."""
-        for queue in self._queues:
-            if queue.commands and self._is_ready(queue.commands[0]):
+        active = [queue for queue in self._queues if queue.commands]
+        ready = [queue for queue in active if self._is_ready(queue.commands[0])]
+        messages = {
+            queue.name: flag
+            for queue in active
+            if queue not in ready and self._posted[flag := _flag_of(queue.commands[0])]
+        }
+        for queue in ready:
+            if not self._waits_for_others(queue):
                 self._take(queue, queue.commands.popleft())
                 return True
-        for queue in self._queues:
-            head = queue.commands[0] if queue.commands else None
-            if isinstance(head, Wait) and self._posted[flag := as_int(head.flag.index)]:
-                self._emit(Received(self._posted[flag].popleft()))
-                self._raised[flag] += 1
-                return True
-        if stuck := [queue.name for queue in self._queues if queue.commands]:
-            names = " and ".join(stuck)
+        if len(ready) + len(set(messages.values())) > 1:
+            waits = [f"{queue.name} for {_name_of(queue.commands[0])}" for queue in ready]
+            waits += [f"{name} for the message of flag {flag}" for name, flag in messages.items()]
+            raise ScheduleError(
+                f"rank {self._rank}: {' and '.join(waits)} would wait at the same time; a rank "
+                "executes its queues in one order, so either could keep the other from going on.",
+                "Let one queue wait for other ranks, and signal the others by flags of this rank.",
+            )
+        if ready:
+            self._take(ready[0], ready[0].commands.popleft())
+            return True
+        if messages:
+            flag = next(iter(messages.values()))
+            self._emit(Received(self._posted[flag].popleft()))
+            self._raised[flag] += 1
+            return True
+        if active:
+            names = " and ".join(queue.name for queue in active)
             raise ScheduleError(f"{names} waits for a signal that nothing brings.")
         return False
+
+    def _waits_for_others(self, queue: _Queue) -> bool:
+        """Return whether its next command waits for ranks that may wait for this one.
+
+        Ranks without waits of their own are on their way to a call whatever this rank does.
+        """
+        command = queue.commands[0]
+        if isinstance(command, Scope):
+            group = self._calls[command.name].ranks
+            ranks = {int(group.member(self._rank, each)) for each in range(group.size)}
+            return not self._waiting_ranks.isdisjoint(ranks - {self._rank})
+        return self._ends_sends(queue, command)
+
+    def _ends_sends(self, queue: _Queue, command: Command) -> bool:
+        own = isinstance(command, Signal) and command.flag.rank == self._rank
+        return own and queue.name.startswith("nic")
 
     def _is_ready(self, command: Command) -> bool:
         if not isinstance(command, Wait):
@@ -360,7 +406,7 @@ class _Linearizer:
     def _signal(self, queue: _Queue, command: Signal) -> None:
         peer, flag = as_int(command.flag.rank), as_int(command.flag.index)
         if peer == self._rank:
-            if queue.name.startswith("nic"):
+            if self._ends_sends(queue, command):
                 self._emit(Sent())
             self._raised[flag] += 1
         elif queue.copy is not None:
@@ -377,7 +423,7 @@ class _Linearizer:
         The first receive of a call waits until the previous host has made the same call.
         """
         sent = bool(self.steps) and isinstance(self.steps[-1], Send)
-        if isinstance(step, Received) or (sent and not isinstance(step, Send)):
+        if isinstance(step, Received | Sent) or (sent and not isinstance(step, Send)):
             self.steps += self._unposted
             self._unposted.clear()
         self.steps.append(step)
@@ -407,6 +453,32 @@ class _Linearizer:
 
 def _place(part: Slice) -> Place:
     return (part.buffer, as_int(part.offset), as_int(part.nbytes))
+
+
+def _flag_of(command: Command) -> int:
+    assert isinstance(command, Wait)  # every other command is ready
+    return as_int(command.flag.index)
+
+
+def _name_of(command: Command) -> str:
+    return command.name if isinstance(command, Scope) else "its sends"
+
+
+def _ranks_that_wait(schedule: Schedule) -> set[int]:
+    """Return the ranks that wait for messages, or for room to send them."""
+    return {
+        rank
+        for program in schedule.programs
+        if any(_has_wait(queue.commands) for queue in program.queues)
+        for rank in program.ranks
+    }
+
+
+def _has_wait(commands: tuple[Command | Repeat, ...]) -> bool:
+    return any(
+        isinstance(each, Wait) or (isinstance(each, Repeat) and _has_wait(each.body))
+        for each in commands
+    )
 
 
 def _calls_of(schedule: Schedule) -> dict[str, Call]:
@@ -449,13 +521,21 @@ def _messages_to(
 
     A message needs as many grants as its sender's last wait before it for a flag of this rank's.
     """
+    if rank not in _ranks_that_wait(schedule):
+        return {}
+    programs = [
+        program
+        if rank in program.ranks
+        else replace(program, queues=tuple(q for q in program.queues if q.name.startswith("nic")))
+        for program in schedule.programs
+    ]
     senders = [
         peer
-        for program in schedule.programs
+        for program in programs
         for peer in program.ranks
-        if host_of[peer] != host_of[rank] and any(q.name.startswith("nic") for q in program.queues)
+        if program.queues and host_of[peer] != host_of[rank]
     ]
-    table = expand(schedule, [rank, *senders])
+    table = expand(replace(schedule, programs=tuple(programs)), [rank, *senders])
     runner = table.thread_rank[table.thread]
     waits = table.kind == CommandKind.WAIT
     after_copy = np.append(False, table.kind[:-1] == CommandKind.COPY)

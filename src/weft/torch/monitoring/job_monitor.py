@@ -29,11 +29,12 @@ from weft.trace.live.job_window import (
     JobJoiner,
     JobWindow,
     StampBatch,
+    append_window,
     decode_batch,
     encode_batch,
+    new_journal,
 )
 from weft.trace.live.prometheus import MetricsServer
-from weft.trace.live.window_journal import append_window, new_journal
 
 _PREFIX = "weft-monitor"
 _KEPT_WINDOWS = 256

@@ -31,14 +31,12 @@ from weft.errors import UsageError
 from weft.trace.analysis.align import AlignedJob, RankTrace, align
 from weft.trace.analysis.analysis_result import Analysis, RankAnalysis, Straggler
 from weft.trace.analysis.analyzing import JobAnalysis, analyze_digests, bounds
-from weft.trace.analysis.host_collectives import with_host_collectives
 from weft.trace.analysis.rank_digest import RankDigest, digest_of
-from weft.trace.analysis.stragglers import stragglers
 from weft.trace.analysis.trace_advice import first_of, late_rank
-from weft.trace.analysis.waiting import TransferWindow, measured
+from weft.trace.analysis.waiting import TransferWindow, measured, stragglers
 from weft.trace.formats.kineto import read_kineto
 from weft.trace.trace import Floats, Trace, TraceColumns
-from weft.trace.trace_collectives import TracedCollective
+from weft.trace.trace_collectives import TracedCollective, with_host_collectives
 from weft.units import format_time
 
 _PREFIX = "weft-overlap"

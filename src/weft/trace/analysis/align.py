@@ -167,10 +167,6 @@ def _middle(values: Floats) -> float:
     return float(np.sort(values)[len(values) // 2])
 
 
-def _key(collective: TracedCollective) -> object:
-    return collective.ranks or collective.group
-
-
 def _by_group(each: RankTrace) -> dict[object, list[int]]:
     out: dict[object, list[int]] = defaultdict(list)
     for index, collective in enumerate(each.collectives):
@@ -179,7 +175,7 @@ def _by_group(each: RankTrace) -> dict[object, list[int]]:
             or collective.nbytes is not None
             or each.trace.launch[collective.row] >= 0
         ):
-            out[_key(collective)].append(index)
+            out[collective.ranks or collective.group].append(index)
     return out
 
 

@@ -19,18 +19,23 @@ from weft.trace.analysis.analysis_result import (
     Straggler,
     counted_steps,
 )
-from weft.trace.analysis.host_collectives import with_host_collectives
 from weft.trace.analysis.machine_links import MachineLinks, bus_bandwidth, device_of, links_of
-from weft.trace.analysis.many_ranks import AT_ONCE, Progress, aligned_digests, digests_of
-from weft.trace.analysis.rank_digest import RankDigest, digest_in_memory
+from weft.trace.analysis.rank_digest import (
+    AT_ONCE,
+    Progress,
+    RankDigest,
+    aligned_digests,
+    digest_in_memory,
+    digests_of,
+)
 from weft.trace.analysis.steps import BACKLOG, steps_of
-from weft.trace.analysis.stragglers import stragglers
 from weft.trace.analysis.time_splits import TimeSplits
 from weft.trace.analysis.trace_advice import first_of, losses
-from weft.trace.analysis.waiting import TransferWindow, basis_of, measured, moving
+from weft.trace.analysis.waiting import TransferWindow, basis_of, measured, moving, stragglers
 from weft.trace.formats.reading import jobs_of, read_traces
-from weft.trace.formats.trace_files import TraceFile, trace_files
+from weft.trace.formats.trace_files import trace_files
 from weft.trace.trace import Trace
+from weft.trace.trace_collectives import with_host_collectives
 from weft.units import format_size, format_time
 
 _NOISE = 1e-9  # relative to a sum of seconds
@@ -68,7 +73,10 @@ def analyze(
     """
     files, device = trace_files(paths), device_of(on) if on else ""
     if len(files) > AT_ONCE:
-        return _analyze_streamed(files, device, progress)
+        digests, skipped = digests_of(files, device, progress)
+        jobs, apart = aligned_digests(digests)
+        parts = [analyze_digests(job, mine, windows) for job, mine, windows in jobs]
+        return _analysis(parts, _without_replay, [*skipped, *apart])
     found = read_traces(files, device)
     traces = [with_host_collectives(trace) for trace in found.traces]
     return analyze_traces(traces, advise, found.skipped)
@@ -80,15 +88,6 @@ def analyze_traces(
     """Analyze traces that have been read already."""
     jobs, apart = jobs_of(traces)
     return _analysis([_analyze_job(job) for job in jobs], advise, [*notes, *apart])
-
-
-def _analyze_streamed(
-    files: Sequence[TraceFile], device: str, progress: Progress | None
-) -> Analysis:
-    digests, skipped = digests_of(files, device, progress)
-    jobs, apart = aligned_digests(digests)
-    parts = [analyze_digests(job, mine, windows) for job, mine, windows in jobs]
-    return _analysis(parts, _without_replay, [*skipped, *apart])
 
 
 def _without_replay(found: JobAnalysis) -> Sequence[StepAdvice]:

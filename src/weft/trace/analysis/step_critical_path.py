@@ -35,7 +35,9 @@ def critical_path(
     end = float(trace.end[last])
     if not steps.found:
         end = max(end, steps.marks[step].end)
-    walk = _Walk(trace, moved, end - _length(steps, step), end)
+    # If the host runs ahead, marks are short and the GPU's period is the duration of a step.
+    length = steps.periods[step] or steps.period or steps.marks[step].wall
+    walk = _Walk(trace, moved, end - length, end)
     walk.spend(HOST, end, float(trace.end[last]))
     walk.back_from(last)
     parts = sorted(walk.seconds.items(), key=lambda each: -each[1])
@@ -47,11 +49,6 @@ def critical_path(
         tuple(TimePart(name, seconds) for name, seconds in names),
         tuple(reversed(walk.rows)),
     )
-
-
-def _length(steps: TraceSteps, step: int) -> float:
-    """Return the duration of a step: the GPU's period if the host runs ahead."""
-    return steps.periods[step] or steps.period or steps.marks[step].wall
 
 
 class _Walk:

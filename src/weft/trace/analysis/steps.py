@@ -125,7 +125,10 @@ def _repeats(trace: Trace) -> _Cut | None:
     rows = trace.gpu[trace.columns.stream[trace.gpu] == busiest_stream(trace)]
     if not len(rows):
         return None
-    group = _launches(trace, rows)
+    # Number the launches of kernels in order; kernels of one call share a number.
+    launch = trace.launch[rows].astype(np.int64)
+    apart = (np.diff(launch, prepend=-2) != 0) | (launch < 0)
+    group = np.cumsum(apart) - 1
     begin = np.flatnonzero(np.diff(group, prepend=-1))
     names = _group_names(trace.columns.name[rows], group)
     kernels = np.diff(begin, append=len(rows))
@@ -138,13 +141,6 @@ def _repeats(trace: Trace) -> _Cut | None:
     whole = len(begin) // lag * lag
     first = int(gaps[:whole].reshape(-1, lag).sum(axis=0).argmax())
     return _Cut(rows, begin[np.arange(first, len(begin), lag)])
-
-
-def _launches(trace: Trace, rows: Ints) -> Ints:
-    """Number the launches of kernels in order; kernels of one call share a number."""
-    launch = trace.launch[rows].astype(np.int64)
-    apart = (np.diff(launch, prepend=-2) != 0) | (launch < 0)
-    return np.cumsum(apart) - 1
 
 
 def _group_names(names: np.ndarray, group: Ints) -> Ints:

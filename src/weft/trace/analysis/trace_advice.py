@@ -34,7 +34,7 @@ from weft.trace.analysis.idle import (
     WORKING,
     synchronises,
 )
-from weft.trace.analysis.kernel_families import (
+from weft.trace.analysis.kernel_table import (
     ATTENTION,
     COMMUNICATION,
     CONVOLUTION,

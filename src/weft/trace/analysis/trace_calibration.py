@@ -4,13 +4,20 @@ Taken from the trace: the host's overheads around every kind of operator, the la
 rates of matrix products with known shapes and what they took over their price, the rates of copies
 to the host and between devices, and the transfer times of collectives (measured if several ranks
 were given, otherwise the shortest of equal ones, an upper bound). ``predict`` and ``plan`` use all.
+
+Host overheads are T1 to T5 of arXiv 2201.07821, of outermost operators that launch something:
+*between* (T1) is the pause since the previous operator on its thread, *before* (T2) from its start
+to its first launch, *after* (T3) from its last launch to its end, *launch* (T4) one launching call,
+*inside* (T5) from one to the next. Means exclude the longest twentieth, in which the host was
+interrupted or waited.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import prod
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -19,24 +26,24 @@ from weft.cost.price import price
 from weft.errors import UsageError, WeftError
 from weft.hardware import Platform, platform, platform_from_table, platform_names
 from weft.hardware.files import merged
+from weft.hardware.recorded_device import Overheads
 from weft.schedule import Cost
 from weft.trace.analysis.analysis_result import MEASURED, Analysis, CollectiveUse, RankAnalysis
 from weft.trace.analysis.analyzing import analyze
-from weft.trace.analysis.host_overheads import PAUSES, overheads_of
 from weft.trace.analysis.kernel_slowdown import is_gemm_name
 from weft.trace.analysis.machine_links import links_of
 from weft.trace.tensors import dtype_name, tensors_of
-from weft.trace.trace import EventKind, Trace
+from weft.trace.trace import EventKind, Ints, Trace
 from weft.trace.trace_collectives import is_collective_name
 
 _LARGE = 1 << 20  # bytes of a copy from which on its rate dominates its latency
 _SHORTEST = 5e-6  # seconds: clocks of old profilers tick in microseconds
-_PLACES = {
-    "aten::addmm": 1,
-    "aten::mm": 0,
-    "aten::bmm": 0,
-    "aten::baddbmm": 1,
-}  # bytes of the matrices
+# By operator: which of its inputs is the first matrix of the product.
+_PLACES = {"aten::addmm": 1, "aten::mm": 0, "aten::bmm": 0, "aten::baddbmm": 1}
+PAUSES = ("between", "before", "after", "launch", "inside")  # T1 to T5
+_FEWEST = 5  # operators of a kind before it gets its own entry
+_MOST_KINDS = 40
+_LONGEST = 1e-3  # seconds: a longer pause is not overhead
 
 
 def calibrated_from(paths: Iterable[str | Path], base: str | None = None) -> Platform:
@@ -145,7 +152,10 @@ def _products(
             shape, dtype = _shape(trace, int(trace.launch[row]))
             seconds = float(trace.columns.duration[row])
             if shape and seconds >= _SHORTEST:
-                units = _units(trace.name_of(row), dtype)
+                # fp32 products that run on tensor cores are tf32.
+                low = trace.name_of(row).lower()
+                uses_tensor_cores = any(word in low for word in ("tf32", "s1688", "tensorop"))
+                units = "tf32" if dtype == "fp32" and uses_tensor_cores else dtype
                 share = _share(shape, units, seconds, below)
                 out[units].append((2 * prod(shape) / seconds, share))
     return out
@@ -160,13 +170,6 @@ def _share(shape: tuple[int, ...], dtype: str, seconds: float, below: Platform) 
     except WeftError:
         return None
     return seconds / priced.seconds if priced.seconds > 0 else None
-
-
-def _units(kernel: str, dtype: str) -> str:
-    """Return tf32 for fp32 products that run on tensor cores, otherwise the dtype."""
-    low = kernel.lower()
-    uses_tensor_cores = any(word in low for word in ("tf32", "s1688", "tensorop"))
-    return "tf32" if dtype == "fp32" and uses_tensor_cores else dtype
 
 
 def _shape(trace: Trace, launch: int) -> tuple[tuple[int, ...], str]:
@@ -236,3 +239,77 @@ def _exchange(
         seconds = write.achieved(shortest, what, "derived")
     ends = {"ranks": write.count(num_ranks, "ranks of the group"), "seconds": seconds}
     return {"kind": kind, "nbytes": write.count(nbytes, "size as nccl-tests counts"), **ends}
+
+
+class _OperatorTimes:
+    """Observed times of one kind of operator."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.times: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, **times: Sequence[float]) -> None:
+        self.count += 1
+        for name, values in times.items():
+            self.times[name] += [value for value in values if value >= 0]
+
+    def mean(self) -> Overheads:
+        return Overheads(self.count, **{name: _mean(self.times[name]) for name in PAUSES})
+
+
+def _mean(values: Sequence[float]) -> float:
+    kept = sorted(values)[: max(1, round(0.95 * len(values)))] if values else []
+    return fmean(kept) if kept else 0.0
+
+
+def overheads_of(traces: Sequence[Trace]) -> dict[str, Overheads]:
+    """Return the overheads by operator name, for the most frequent ones, and of ``all``."""
+    seen: dict[str, _OperatorTimes] = defaultdict(_OperatorTimes)
+    for trace in traces:
+        _look(trace, seen)
+    common = sorted(seen, key=lambda kind: -seen[kind].count)[: _MOST_KINDS + 1]
+    return {kind: seen[kind].mean() for kind in common if seen[kind].count >= _FEWEST}
+
+
+def _look(trace: Trace, seen: dict[str, _OperatorTimes]) -> None:
+    start, end = trace.columns.start, trace.end
+    launches = np.unique(trace.launch[trace.gpu])
+    launches = launches[launches >= 0]
+    if not len(launches):
+        return
+    outer = _outermost(trace)
+    inside: dict[int, list[int]] = defaultdict(list)
+    for row in launches[np.argsort(start[launches], kind="stable")].tolist():
+        inside[int(outer[row])].append(row)
+    # The pause between each outermost operator and the previous one on its thread.
+    ops = np.unique(outer[outer >= 0])
+    order = ops[np.lexsort((trace.columns.start[ops], trace.columns.thread[ops]))]
+    pause = trace.columns.start[order[1:]] - trace.end[order[:-1]]
+    same = trace.columns.thread[order[1:]] == trace.columns.thread[order[:-1]]
+    good = same & (pause >= 0) & (pause < _LONGEST)
+    pauses = dict(zip(order[1:][good].tolist(), pause[good].tolist(), strict=True))
+    for op, calls in inside.items():
+        if op < 0:
+            continue
+        times = {
+            "between": [pauses[op]] if op in pauses else [],
+            "before": [float(start[calls[0]] - start[op])],
+            "after": [float(end[op] - end[calls[-1]])],
+            "launch": [float(trace.columns.duration[row]) for row in calls],
+            "inside": [float(start[b] - end[a]) for a, b in pairwise(calls)],
+        }
+        for kind in ("all", trace.name_of(op)):
+            seen[kind].add(**times)
+
+
+def _outermost(trace: Trace) -> Ints:
+    """Return for every row the outermost operator around it or itself, or -1.
+
+    Pointer jumping: each round looks twice as far up, so a million nested rows take twenty rounds.
+    """
+    above = trace.parent.astype(np.int64)
+    outer = np.where(trace.columns.kind == EventKind.OP, np.arange(len(above)), -1)
+    while (has := above >= 0).any():
+        outer = np.where(has & (outer[above] >= 0), outer[above], outer)
+        above = np.where(has, above[above], -1)
+    return outer

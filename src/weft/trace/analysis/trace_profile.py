@@ -1,35 +1,19 @@
 """The steps of a recorded trace as StepProfiles: one side of a comparison."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.errors import FormatError
 from weft.timeline.step_diff import StepSide
 from weft.timeline.step_profile import OpSpan, StepProfile, by_start
-from weft.trace.analysis.analysis_result import TimeSplit, counted_times
-from weft.trace.analysis.kernel_families import COPIES, family_of
-from weft.trace.analysis.kernel_table import operators, shape_text
+from weft.trace.analysis.analysis_result import Analysis, counted_times
+from weft.trace.analysis.kernel_table import COPIES, family_of, operators, shape_text
 from weft.trace.analysis.steps import steps_of
 from weft.trace.formats.reading import read
 from weft.trace.trace import EventKind, Ints, Trace
 from weft.trace.trace_collectives import collectives, communication
 from weft.units import format_size
-
-if TYPE_CHECKING:
-    from weft.trace.analysis.analysis_result import Analysis
-
-
-def profile_of(trace: Trace, *, by_op: bool = True) -> StepProfile:
-    """Return the step with the period closest to the mean, its GPU events ``by_op`` or by kernel.
-
-    By op, kernels have the name of the operator that launched them, as in predictions, and
-    collectives their kind and size.
-    """
-    return StepSide("", profiles_of(trace, by_op=by_op)).typical
 
 
 def profiles_of(
@@ -90,7 +74,8 @@ def side_of(
             max(seconds - split.busy, 0.0)
             for seconds, split in zip(parts["step"], inside, strict=True)
         ]
-    if not _tells_waiting(inside, several=several):
+    # Waiting was seen on several ranks; of one rank it is an estimate.
+    if not (several and any(split.communication for split in inside)):
         parts.pop("waiting", None)
         parts.pop("moving", None)
     return StepSide(
@@ -99,11 +84,6 @@ def side_of(
         parts,
         {part.what: part.seconds for part in rank.step_idle},
     )
-
-
-def _tells_waiting(inside: list[TimeSplit], *, several: bool) -> bool:
-    """Return whether waiting was seen on several ranks; of one rank it is an estimate."""
-    return several and any(split.communication for split in inside)
 
 
 class _OpNames:

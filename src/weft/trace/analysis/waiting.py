@@ -7,19 +7,26 @@ placed at the end. A collective of unknown size is assumed to move for the same 
 as the others.
 
 If the clocks of ranks differ by more than the transfer time, neither is known.
+
+Stragglers are the ranks that others wait for. In every collective, the rank that arrives last costs
+each other rank the time between their arrivals. Since the previous collective, it was either busy
+or idle for longer than the others: it computed more, or its host launched late.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
 
 import numpy as np
 
 from weft.trace.analysis.align import AlignedJob, CollectiveMatch, RankTrace
-from weft.trace.analysis.analysis_result import ESTIMATED, MEASURED
+from weft.trace.analysis.analysis_result import ESTIMATED, MEASURED, Straggler
 from weft.trace.analysis.machine_links import MachineLinks
 from weft.trace.analysis.steps import TraceSteps, step_by_row
-from weft.trace.trace_collectives import TracedCollective
+from weft.trace.trace import Floats
+from weft.units import format_time
 
 _SMALL = 0.1  # fraction of the longest kernel of a collective: a smaller uncertainty is negligible
 _ENOUGH = 3  # equal collectives needed for the shortest of them to be meaningful
@@ -77,10 +84,13 @@ def _estimated(
     own = (ranked.ends(everyone) - ranked.starts(everyone)).tolist()
     shortest = _shortest(own, names)
     found = [
-        _least(_on_links(c, links), shortest.get(name), seconds)
+        _least(links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype), shortest.get(name), seconds)
         for c, name, seconds in zip(ranked.collectives, names, own, strict=True)
     ]
-    typical = _typical_share(found, own)
+    # The fraction of known collectives that moves: the estimate for unknown sizes.
+    known = [(f, o) for f, o in zip(found, own, strict=True) if f is not None]
+    total = sum(o for _, o in known)
+    typical = sum(f for f, _ in known) / total if total else None
     out: list[TransferWindow | None] = []
     for index, seconds in enumerate(found):
         guess = typical * own[index] if seconds is None and typical is not None else seconds
@@ -93,17 +103,6 @@ def _least(on_links: float | None, shortest: float | None, own: float) -> float 
     """Return the smallest known estimate; its own duration alone tells nothing."""
     known = [seconds for seconds in (on_links, shortest) if seconds is not None]
     return min(*known, own) if known else None
-
-
-def _on_links(c: TracedCollective, links: MachineLinks) -> float | None:
-    return links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype)
-
-
-def _typical_share(found: Sequence[float | None], own: Sequence[float]) -> float | None:
-    """Return the fraction of known collectives that moves: the estimate for unknown sizes."""
-    known = [(f, o) for f, o in zip(found, own, strict=True) if f is not None]
-    total = sum(o for _, o in known)
-    return sum(f for f, _ in known) / total if total else None
 
 
 def _classes(ranked: RankTrace, steps: TraceSteps) -> list[tuple[object, ...]]:
@@ -140,3 +139,73 @@ def basis_of(found: Sequence[TransferWindow | None]) -> str:
     if not bases:
         return "unknown"
     return ESTIMATED if ESTIMATED in bases or None in found else MEASURED
+
+
+_WORTH = 0.05  # fraction of the waiting of all ranks: less is no straggler
+
+
+class BusyTime(Protocol):
+    """When a rank was busy: an IntervalSet, or what is known of one."""
+
+    def within(self, start: Floats, end: Floats) -> Floats:
+        """Return the busy seconds inside each interval."""
+
+
+def stragglers(job: AlignedJob, busy: Sequence[BusyTime]) -> tuple[Straggler, ...]:
+    """Return the ranks that cost the others most, the worst first."""
+    cost: dict[int, float] = defaultdict(float)
+    times: dict[int, int] = defaultdict(int)
+    extra: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    before: dict[int, float] = {}
+    ordered = sorted(job.matches, key=lambda match: float(job.starts(match).max()))
+    for match in ordered:
+        starts = job.starts(match)
+        if np.ptp(starts) <= job.uncertainty(match):
+            continue  # the clocks are too inaccurate to tell who was last
+        last = match.members[int(starts.argmax())][0]
+        cost[last] += float((starts.max() - starts).sum())
+        times[last] += 1
+        extra[last].append(_extra(match, starts, busy, before, last))
+        ends = job.ends(match).tolist()
+        before |= {n: end for (n, _), end in zip(match.members, ends, strict=True)}
+    total = sum(cost.values())
+    found = sorted(cost, key=lambda n: -cost[n])
+    return tuple(
+        Straggler(_rank(job, n), times[n], len(ordered), cost[n], _why(extra[n]))
+        for n in found
+        if cost[n] > _WORTH * total
+    )
+
+
+def _rank(job: AlignedJob, number: int) -> int:
+    rank = job.ranks[number].trace.rank
+    return number if rank is None else rank
+
+
+def _extra(
+    match: CollectiveMatch,
+    starts: Floats,
+    busy: Sequence[BusyTime],
+    before: dict[int, float],
+    last: int,
+) -> tuple[float, float]:
+    """Return how much longer the late rank was busy and idle than the others since then."""
+    times = {}
+    for (number, _), start in zip(match.members, starts.tolist(), strict=True):
+        begin = before.get(number, start)
+        worked = float(busy[number].within(np.array([begin]), np.array([start]))[0])
+        times[number] = (worked, max(start - begin - worked, 0.0))
+    others = [each for number, each in times.items() if number != last]
+    if not others:
+        return 0.0, 0.0
+    mine = times[last]
+    return mine[0] - median(o[0] for o in others), mine[1] - median(o[1] for o in others)
+
+
+def _why(extra: Sequence[tuple[float, float]]) -> str:
+    worked, idle = (sum(each[i] for each in extra) for i in (0, 1))
+    if max(worked, idle) <= 0:
+        return "it was already late when the traces begin"
+    if worked > idle:
+        return f"its kernels took {format_time(worked)} longer than those of the others"
+    return f"its GPU was idle {format_time(idle)} longer: its host launched late"

@@ -61,7 +61,8 @@ class FilePieces:
         finally:
             stop.set()
             while thread.is_alive():
-                _drain(ready)
+                while not ready.empty():
+                    ready.get()
                 thread.join(0.01)
 
     def _fill(self, ready: "queue.Queue[bytes | None]", stop: threading.Event) -> None:
@@ -95,11 +96,6 @@ class FilePieces:
         yield unpack.flush()
         if not unpack.eof:
             self.lost = "the compressed file is truncated"
-
-
-def _drain(ready: "queue.Queue[bytes | None]") -> None:
-    while not ready.empty():
-        ready.get()
 
 
 def head_of(path: Path) -> bytes:

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from weft.errors import FormatError
 from weft.trace.formats.file_pieces import FilePieces
 from weft.trace.tensors import Tensor
-from weft.trace.trace import (
-    EventKind,
-    Trace,
-    TraceColumns,
-    possible_times,
-    skipped_note,
-    whole_number,
-)
+from weft.trace.trace import EventKind, Trace, TraceEvent, trace_of_events, whole_number
 from weft.units import file_name
 
 _INT_MAX = 1 << 62
@@ -44,46 +36,28 @@ def read_flight_recorder(path: Path | str) -> Trace:
     if not isinstance(entries, list):
         raise FormatError(f"{str(path)!r} has no list of entries of the flight recorder")
     found = [each for each in entries if isinstance(each, dict)]
-    times = [_times(entry) for entry in found]
-    done = [(entry, time) for entry, time in zip(found, times, strict=True) if time is not None]
-    start = np.array([first for _, (first, _) in done], np.int64)
-    length = np.array([last - first for _, (first, last) in done], np.int64)
-    possible = possible_times(start.astype(float) * 1e-9, length.astype(float) * 1e-9)
-    kept = [entry for (entry, _), keep in zip(done, possible.tolist(), strict=True) if keep]
-    start, length = start[possible], length[possible]
-    origin = int(start.min()) if len(start) else 0
-    names = tuple(dict.fromkeys(_name(entry) for entry in kept))
     sizes = _group_sizes(dump.get("pg_config"))
-    unset = np.full(len(kept), -1, np.int64)
+    events = [
+        TraceEvent(
+            *(EventKind.KERNEL, _name(entry), *times),
+            device=0,
+            stream=whole_number(entry.get("pg_id")) or 0,
+            detail=msgspec.json.encode(_arguments(entry, sizes)),
+        )
+        for entry in found
+        if (times := _times(entry)) is not None
+    ]
     named = re.search(r"(?:rank)?[-_.]?(\d{1,6})(?:\.json)?(?:\.gz)?$", Path(path).name)
     rank = whole_number(dump.get("rank"))
-    return Trace(
+    return trace_of_events(
+        events,
         path=file_name(path),
-        columns=TraceColumns(
-            kind=np.full(len(kept), EventKind.KERNEL, np.int8),
-            name=np.array([names.index(_name(entry)) for entry in kept], np.int32),
-            start=(start - origin).astype(float) * 1e-9,
-            duration=np.maximum(length, 0).astype(float) * 1e-9,
-            thread=np.zeros(len(kept), np.int32),
-            stream=np.array([whole_number(e.get("pg_id")) or 0 for e in kept], np.int32),
-            device=np.zeros(len(kept), np.int32),
-            correlation=unset,
-            external=unset,
-            nbytes=unset,
-            sequence=unset,
-            function=unset,
-            detail=np.arange(len(kept), dtype=np.int32),
-        ),
-        names=names,
-        threads=(("0", "0"),),
-        details=tuple(msgspec.json.encode(_arguments(entry, sizes)) for entry in kept),
         num_events=len(entries),
-        origin_ns=origin,
         format="flight_recorder",
         rank=rank if rank is not None else int(named[1]) if named else None,
         world_size=max(sizes.values(), default=None),
         about={"version": dump.get("version")},
-        losses=(*_unfinished(found), *skipped_note(possible)),
+        losses=_unfinished(found),
     )
 
 

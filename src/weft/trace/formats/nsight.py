@@ -20,21 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from weft.errors import FormatError
-from weft.trace.trace import (
-    EventKind,
-    Floats,
-    Ints,
-    Trace,
-    TraceColumns,
-    possible_times,
-    skipped_note,
-    whole_number,
-)
+from weft.trace.trace import EventKind, Trace, TraceEvent, trace_of_events, whole_number
 from weft.units import file_name
 
 SQLITE = b"SQLite format 3\0"
@@ -51,22 +40,7 @@ _OPERATOR = re.compile(r"([A-Za-z_]\w*::[\w.]+)\b(?:.*?\bsizes = (\[.*\]))?")
 _API_VERSION = re.compile(r"_v\d+$")  # cudaLaunchKernel_v7000
 _NCCL_CALL = re.compile(r"nccl(?=AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|Send|Recv)")
 _LARGEST = 1 << 62  # of a column
-
-
-class _Event(NamedTuple):
-    """One row of the trace, in nanoseconds; -1 means that it has no value."""
-
-    kind: EventKind
-    name: str
-    start: int
-    end: int
-    process: int
-    thread: int = 0
-    device: int = -1
-    stream: int = -1
-    correlation: int = -1
-    nbytes: int = -1
-    detail: bytes = b""
+_Event = tuple[int, TraceEvent]  # with the process that it is of
 
 
 def read_nsight(path: Path | str) -> list[Trace]:
@@ -162,9 +136,12 @@ def _on_device(
 ) -> Iterator[_Event]:
     start, end, process, device, stream, correlation = at
     if isinstance(start, int) and isinstance(end, int):
-        yield _Event(
-            *(kind, name, _whole(start), _whole(end), _whole(process, 0), 0),
-            *(_whole(device, 0), _whole(stream, 0), _whole(correlation), _whole(nbytes)),
+        event = TraceEvent(kind, name, _whole(start), _whole(end), device=_whole(device, 0))
+        yield (
+            _whole(process, 0),
+            event._replace(
+                stream=_whole(stream, 0), correlation=_whole(correlation), nbytes=_whole(nbytes)
+            ),
         )
 
 
@@ -179,8 +156,9 @@ def _on_host(
 ) -> Iterator[_Event]:
     if isinstance(start, int) and isinstance(end, int):
         tid = _whole(thread, 0)
-        event = _Event(kind, name, _whole(start), _whole(end), tid & ~_THREAD, tid)
-        yield event._replace(correlation=_whole(correlation), detail=detail)
+        names = str((tid >> 24) & _THREAD), str(tid & _THREAD)
+        event = TraceEvent(kind, name, _whole(start), _whole(end), names)
+        yield tid & ~_THREAD, event._replace(correlation=_whole(correlation), detail=detail)
 
 
 def _range(text: str, data: Any) -> tuple[str, bool, bytes]:
@@ -219,9 +197,9 @@ def _traces(export: _Export) -> list[Trace]:
     """Return one trace per process with GPU events; without any, one of the whole file."""
     events = list(export.events())
     devices: dict[int, set[int]] = defaultdict(set)
-    for event in events:
+    for process, event in events:
         if event.kind <= EventKind.SET:
-            devices[event.process].add(event.device)
+            devices[process].add(event.device)
     processes = sorted(devices, key=lambda process: (min(devices[process]), process)) or [0]
     schema = dict(export.rows("META_DATA_EXPORT", "name", "value"))
     began = export.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
@@ -230,27 +208,20 @@ def _traces(export: _Export) -> list[Trace]:
     several = len(processes) > 1
     out = []
     for number, process in enumerate(processes):
-        mine = [event for event in events if event.process == process] if several else events
         device, units = _gpu(export, process, min(devices[process], default=0))
-        columns, names, threads, details, origin, losses = _columns(mine)
-        if several:
-            losses.append(f"{len(processes)} processes in this report: numbered by their device")
+        note = f"{len(processes)} processes in this report: numbered by their device"
         out.append(
-            Trace(
+            trace_of_events(
+                [event for owner, event in events if owner == process or not several],
                 path=file_name(export.path),
-                columns=columns,
-                names=names,
-                threads=threads,
-                details=details,
-                num_events=len(mine),
-                origin_ns=zero + origin,
+                zero_ns=zero,
                 format="nsight",
                 rank=number if several else int(named[1]) if named else None,
                 world_size=len(processes) if several else None,
                 device=device,
                 num_units=units,
                 about={"schema": schema},
-                losses=tuple(losses),
+                losses=[note] if several else [],
             )
         )
     return out
@@ -265,52 +236,3 @@ def _gpu(export: _Export, process: int, device: int) -> tuple[str, int | None]:
         if ident == number:
             return str(name or ""), whole_number(units)
     return "", None
-
-
-def _seconds(nanoseconds: Ints) -> Floats:
-    return nanoseconds.astype(np.float64) * 1e-9
-
-
-def _columns(
-    events: Sequence[_Event],
-) -> tuple[
-    TraceColumns, tuple[str, ...], tuple[tuple[str, str], ...], tuple[bytes, ...], int, list[str]
-]:
-    """Return the columns of events, their tables of texts, their origin, and notes."""
-    first = np.array([event.start for event in events], np.int64)
-    length = np.maximum(np.array([event.end for event in events], np.int64) - first, 0)
-    possible = possible_times(_seconds(first), _seconds(length))
-    kept = [event for event, keep in zip(events, possible.tolist(), strict=True) if keep]
-    first, length = first[possible], length[possible]
-    origin = int(first.min(initial=_LARGEST)) if kept else 0
-
-    def numbered(values: list[Any]) -> tuple[np.ndarray, tuple[Any, ...]]:
-        place = {value: number for number, value in enumerate(dict.fromkeys(values))}
-        return np.array([place[value] for value in values], np.int32), tuple(place)
-
-    name, names = numbered([event.name for event in kept])
-    thread, threads = numbered([event.thread for event in kept])
-    detail, details = numbered([event.detail for event in kept])
-    empty = details.index(b"") if b"" in details else -1
-
-    def column(key: str, dtype: type) -> np.ndarray:
-        return np.array([getattr(event, key) for event in kept], dtype)
-
-    unset = np.full(len(kept), -1, np.int64)
-    columns = TraceColumns(
-        kind=column("kind", np.int8),
-        name=name,
-        start=_seconds(first - origin),
-        duration=_seconds(length),
-        thread=thread,
-        stream=column("stream", np.int64).astype(np.int32),
-        device=column("device", np.int64).astype(np.int32),
-        correlation=column("correlation", np.int64),
-        external=unset,
-        nbytes=column("nbytes", np.int64),
-        sequence=unset,
-        function=unset,
-        detail=np.where(detail == empty, -1, detail).astype(np.int32),
-    )
-    about = tuple((str((tid >> 24) & _THREAD), str(tid & _THREAD)) for tid in threads)
-    return columns, names, about, details, origin, skipped_note(possible)

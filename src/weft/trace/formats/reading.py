@@ -2,22 +2,21 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.errors import FormatError, WeftError
 from weft.trace.analysis.align import AlignedJob, RankTrace, align, is_one_job
 from weft.trace.formats.chakra import read_chakra, read_chakra_json
-from weft.trace.formats.execution_trace import read_execution_trace
+from weft.trace.formats.execution_trace import is_same_rank, joined, read_execution_trace
 from weft.trace.formats.file_pieces import head_of
 from weft.trace.formats.flight_recorder import read_flight_recorder, refuse_pickle
 from weft.trace.formats.graph import Graph
-from weft.trace.formats.join_execution_trace import is_same_rank, joined
 from weft.trace.formats.kineto import read_kineto
 from weft.trace.formats.nsight import SQLITE, read_nsight
 from weft.trace.formats.rocprof import read_rocprof
-from weft.trace.formats.trace_files import TraceFile, trace_files
+from weft.trace.formats.trace_files import TraceFile
 from weft.trace.trace import Trace
 
 _KEYS = re.compile(rb'"(traceEvents|nodes|rocprofiler-sdk-tool|workload_graph|entries)"\s*:')
@@ -95,11 +94,6 @@ def read_traces(files: Sequence[TraceFile], device: str = "") -> TracesRead:
     if not found:
         raise FormatError(f"none of {len(files)} files is a trace; the first: {skipped[0]}")
     return TracesRead(_joined(found), skipped)
-
-
-def read_joined(named: str | Path | Iterable[str | Path]) -> list[Trace]:
-    """Read what ``named`` stands for: files, folders, globs, archives."""
-    return read_traces(trace_files(named)).traces
 
 
 def read_file(file: TraceFile, device: str = "") -> list[Trace | Graph]:

@@ -4,16 +4,14 @@ Kernels, copies and calls are lists of records with times in nanoseconds; names 
 separately, by id. The queue is used as the stream if a record has none.
 """
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
 from weft.errors import FormatError
 from weft.trace.formats.file_pieces import FilePieces
-from weft.trace.trace import Bools, EventKind, Trace, TraceColumns, possible_times, skipped_note
+from weft.trace.trace import EventKind, Trace, TraceEvent, trace_of_events
 from weft.units import file_name
 
 _GPU_AGENT = 2
@@ -103,96 +101,46 @@ def read_rocprof(path: Path | str) -> Trace:
 
 
 def _trace(path: str, tool: _Tool, count: int) -> Trace:
+    kernels = {
+        symbol.kernel_id: symbol.formatted_kernel_name or symbol.kernel_name
+        for symbol in tool.kernel_symbols
+    }
+    operations = [each.operations for each in tool.strings.buffer_records]
+
+    def kernel(record: _Record) -> str:
+        number = record.dispatch_info.kernel_id if record.dispatch_info else -1
+        return kernels.get(number, f"kernel {number}")
+
+    def operation(record: _Record) -> str:
+        try:
+            return operations[record.kind][record.operation]
+        except IndexError:
+            return f"operation {record.operation}"
+
+    def event(kind: EventKind, name: str, record: _Record) -> TraceEvent:
+        is_gpu = kind <= EventKind.SET
+        return TraceEvent(
+            *(kind, name, record.start_timestamp, record.end_timestamp),
+            thread=("0", str(record.thread_id)),
+            device=0 if is_gpu else -1,
+            stream=_stream(record) if is_gpu else -1,
+            correlation=record.correlation_id.internal,
+            nbytes=record.bytes,
+        )
+
     buffers = tool.buffer_records
-    names = _Names(tool)
-    kinds = (
-        (EventKind.KERNEL, buffers.kernel_dispatch, names.kernel),
-        (EventKind.COPY, buffers.memory_copy, names.operation),
-        (EventKind.RUNTIME, buffers.hip_api, names.operation),
-    )
-    every = [(kind, record, name(record)) for kind, found, name in kinds for record in found]
-    possible = _possible([record for _, record, _ in every])
-    records = [each for each, keep in zip(every, possible.tolist(), strict=True) if keep]
     gpu = next((agent for agent in tool.agents if agent.type == _GPU_AGENT), _Agent())
-    origin = min((record.start_timestamp for _, record, _ in records), default=0)
-    losses = [f"skipped {count - 1} more processes of this file"] if count > 1 else []
-    return Trace(
+    return trace_of_events(
+        [
+            *(event(EventKind.KERNEL, kernel(each), each) for each in buffers.kernel_dispatch),
+            *(event(EventKind.COPY, operation(each), each) for each in buffers.memory_copy),
+            *(event(EventKind.RUNTIME, operation(each), each) for each in buffers.hip_api),
+        ],
         path=path,
-        columns=_columns([(k, r) for k, r, _ in records], [n for _, _, n in records], origin),
-        names=tuple(names.texts),
-        threads=names.threads([r for _, r, _ in records]),
-        num_events=len(every),
-        origin_ns=origin,
         format="rocprofv3",
         device=gpu.product_name or gpu.name,
         num_units=gpu.cu_count or None,
-        losses=(*losses, *skipped_note(possible)),
-    )
-
-
-def _possible(records: Sequence[_Record]) -> Bools:
-    start = np.array([record.start_timestamp for record in records], float)
-    end = np.array([record.end_timestamp for record in records], float)
-    return possible_times(start * 1e-9, (end - start) * 1e-9)
-
-
-class _Names:
-    """Distinct names by id."""
-
-    def __init__(self, tool: _Tool) -> None:
-        self._kernels = {
-            symbol.kernel_id: symbol.formatted_kernel_name or symbol.kernel_name
-            for symbol in tool.kernel_symbols
-        }
-        self._operations = [each.operations for each in tool.strings.buffer_records]
-        self._ids: dict[str, int] = {}
-
-    @property
-    def texts(self) -> Sequence[str]:
-        return list(self._ids)
-
-    def _id(self, text: str) -> int:
-        return self._ids.setdefault(text, len(self._ids))
-
-    def kernel(self, record: _Record) -> int:
-        number = record.dispatch_info.kernel_id if record.dispatch_info else -1
-        return self._id(self._kernels.get(number, f"kernel {number}"))
-
-    def operation(self, record: _Record) -> int:
-        try:
-            return self._id(self._operations[record.kind][record.operation])
-        except IndexError:
-            return self._id(f"operation {record.operation}")
-
-    @staticmethod
-    def threads(records: Sequence[_Record]) -> tuple[tuple[str, str], ...]:
-        return tuple(("0", str(t)) for t in dict.fromkeys(record.thread_id for record in records))
-
-
-def _columns(
-    records: Sequence[tuple[EventKind, _Record]], names: Sequence[int], origin: int
-) -> TraceColumns:
-    def whole(get: Callable[[_Record], int]) -> np.ndarray:
-        return np.array([get(record) for _, record in records], np.int64)
-
-    start = whole(lambda r: r.start_timestamp)
-    thread = {t: i for i, t in enumerate(dict.fromkeys(r.thread_id for _, r in records))}
-    is_gpu = np.array([kind <= EventKind.SET for kind, _ in records], bool)
-    unset = np.full(len(records), -1, np.int64)
-    return TraceColumns(
-        kind=np.array([kind for kind, _ in records], np.int8),
-        name=np.array(names, np.int32),
-        start=(start - origin) * 1e-9,
-        duration=np.maximum(whole(lambda r: r.end_timestamp) - start, 0) * 1e-9,
-        thread=whole(lambda r: thread[r.thread_id]).astype(np.int32),
-        stream=np.where(is_gpu, whole(_stream), -1).astype(np.int32),
-        device=np.where(is_gpu, 0, -1).astype(np.int32),
-        correlation=whole(lambda r: r.correlation_id.internal),
-        external=unset,
-        nbytes=whole(lambda r: r.bytes),
-        sequence=unset,
-        function=unset,
-        detail=unset.astype(np.int32),
+        losses=[f"skipped {count - 1} more processes of this file"] if count > 1 else [],
     )
 
 

@@ -90,22 +90,18 @@ def _expanded(word: str) -> list[TraceFile]:
             f"Run nsys export --type sqlite {path.name}",
         )
     if path.suffix == ".zip" and path.is_file():
-        return _members(path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if is_trace_name(Path(name).name)]
+        except (zipfile.BadZipFile, OSError) as error:
+            raise FormatError(f"cannot read {str(path)!r} as a zip archive: {error}") from None
+        if not names:
+            raise FormatError(
+                f"{str(path)!r} is an archive without traces",
+                f"Expected members that end in {', '.join(_SUFFIXES)}.",
+            )
+        return [TraceFile(path, name) for name in sorted(names, key=_natural)]
     return [TraceFile(path)]
-
-
-def _members(path: Path) -> list[TraceFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if is_trace_name(Path(name).name)]
-    except (zipfile.BadZipFile, OSError) as error:
-        raise FormatError(f"cannot read {str(path)!r} as a zip archive: {error}") from None
-    if not names:
-        raise FormatError(
-            f"{str(path)!r} is an archive without traces",
-            f"Expected members that end in {', '.join(_SUFFIXES)}.",
-        )
-    return [TraceFile(path, name) for name in sorted(names, key=_natural)]
 
 
 def is_trace_name(name: str) -> bool:

@@ -6,31 +6,23 @@ Threads of a process take turns (the forward and the backward thread of autograd
 all of them, by time, are one sequence.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.timeline.intervals import IntervalSet
-from weft.trace import EventKind, StepMark
-from weft.trace.analysis.steps import busiest_stream, steps_of
+from weft.trace import EventKind, StepMark, Trace
+from weft.trace.analysis.steps import TraceSteps, busiest_stream, steps_of
 from weft.trace.recorded.occupancy import waves
 from weft.trace.trace import whole_number
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from weft.trace import Trace
-    from weft.trace.analysis.steps import TraceSteps
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
-    Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 NO_STREAM = -1
 BACKLOG = (
@@ -250,7 +242,13 @@ class _Table:
         trace, columns = self.trace, self.trace.columns
         there = launched >= 0
         shown = np.where(there, launched, rows)
-        around = self._operators(rows)
+        # The innermost operator or named range around each call.
+        kind, parent = self.trace.columns.kind, self.trace.parent
+        around = parent[rows].astype(np.int64)
+        while (
+            other := (around >= 0) & ~np.isin(kind[around], (EventKind.OP, EventKind.ANNOTATION))
+        ).any():
+            around[other] = parent[around[other]]
         ops = [trace.name_of(row) if row >= 0 else "" for row in around.tolist()]
         again = np.diff(rows, prepend=-1) == 0  # further work of one call
         return Calls(
@@ -313,13 +311,3 @@ class _Table:
         texts |= {"op": ("",) * size, "waits": (None,) * size}
         joined |= {key: own + getattr(calls, key) for key, own in texts.items()}
         return replace(calls, **joined)
-
-    def _operators(self, rows: Ints) -> Ints:
-        """Return the innermost operator or named range around each call."""
-        kind, parent = self.trace.columns.kind, self.trace.parent
-        around = parent[rows].astype(np.int64)
-        while (
-            other := (around >= 0) & ~np.isin(kind[around], (EventKind.OP, EventKind.ANNOTATION))
-        ).any():
-            around[other] = parent[around[other]]
-        return around

@@ -5,27 +5,21 @@ it says of this one. So what the model gets wrong on both cancels. Where the tra
 kernels of the same name say how it scales, and failing that the rates of the two devices.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Sequence
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.cost import price
 from weft.cost.recipes import flops_of
+from weft.hardware import Device
 from weft.schedule import Cost
-from weft.trace import EventKind
+from weft.trace import EventKind, Trace
 from weft.trace.analysis.kernel_slowdown import is_gemm_name
+from weft.trace.recorded.calls import Calls
 from weft.trace.tensors import dtype_name, tensors_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.hardware import Device
-    from weft.trace import Trace
-    from weft.trace.recorded.calls import Calls
 
 Shape = tuple[int, ...]
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::_scaled_mm": 0}  # where the operands begin
@@ -51,7 +45,15 @@ class Scale(NamedTuple):
 def scales(trace: Trace, calls: Calls, here: Device, there: Device) -> list[Scale]:
     """Return for every call how what it launched scales from one device to another."""
     known = [None if cost is None else _scale(cost, here, there) for cost in costs_of(trace, calls)]
-    by_name = _by_name(calls, known)
+    # The mean scale of each name, each kernel weighing as long as it took.
+    found: dict[str, list[tuple[float, Scale]]] = defaultdict(list)
+    for number, scale in enumerate(known):
+        if scale is not None:
+            found[calls.name[number]].append((max(float(calls.seconds[number]), 1e-9), scale))
+    by_name = {
+        name: Scale(*np.average([s for _, s in each], axis=0, weights=[w for w, _ in each]))
+        for name, each in found.items()
+    }
     return [
         each or by_name.get(name) or _by_rates(name, here, there)
         for each, name in zip(known, calls.name, strict=True)
@@ -71,18 +73,6 @@ def _scale(cost: Cost, here: Device, there: Device) -> Scale:
     return Scale(
         value, value * sqrt(other.low / other.seconds), value * sqrt(other.high / other.seconds)
     )
-
-
-def _by_name(calls: Calls, known: Sequence[Scale | None]) -> dict[str, Scale]:
-    """Return the mean scale of each name, each kernel weighing as long as it took."""
-    found: dict[str, list[tuple[float, Scale]]] = defaultdict(list)
-    for number, scale in enumerate(known):
-        if scale is not None:
-            found[calls.name[number]].append((max(float(calls.seconds[number]), 1e-9), scale))
-    return {
-        name: Scale(*np.average([s for _, s in each], axis=0, weights=[w for w, _ in each]))
-        for name, each in found.items()
-    }
 
 
 def _by_rates(name: str, here: Device, there: Device) -> Scale:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.trace import EventKind
+from weft.trace import EventKind, Trace
 from weft.trace.trace import whole_number
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from weft.trace import Trace
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 # Of a unit, where the file does not say: the same on every GPU that runs PyTorch today.
 _THREADS, _REGISTERS, _SCRATCH, _MOST = 2048, 65536, 98304, 32

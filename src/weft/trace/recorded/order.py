@@ -13,18 +13,20 @@ when there is something to wait for, so one that was always short is no wait.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.trace import EventKind
-from weft.trace.recorded.calls import is_graph_launch, is_host_wait, is_stream_wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from weft.trace.recorded.calls import Calls, Floats, Ints
+from weft.trace.recorded.calls import (
+    Calls,
+    Floats,
+    Ints,
+    is_graph_launch,
+    is_host_wait,
+    is_stream_wait,
+)
 
 _SLACK = 1e-6  # seconds: old traces count in whole microseconds
 _SHORT = 10e-6  # a call that waited for nothing
@@ -41,7 +43,11 @@ class Order:
 def order_of(steps: Sequence[Calls]) -> Order:
     """Find what waits for what in steps that ask for the same."""
     first = steps[0]
-    lanes = _lanes(steps)
+    lanes = {}
+    for name in np.unique(first.stream[first.launches]).tolist():
+        numbers = np.flatnonzero(first.stream == name)
+        ends = np.array([step.gpu_end[numbers] for step in steps])
+        lanes[name] = _Lane(numbers, np.maximum.accumulate(ends, axis=1))
     after: list[tuple[int, ...]] = [()] * len(first)
     if any(first.waits):
         after = _recorded_waits(first, lanes)
@@ -89,16 +95,6 @@ class _Lane:
         return int(self.numbers[place]) if place >= 0 else -1
 
 
-def _lanes(steps: Sequence[Calls]) -> dict[int, _Lane]:
-    stream = steps[0].stream
-    out = {}
-    for name in np.unique(stream[steps[0].launches]).tolist():
-        numbers = np.flatnonzero(stream == name)
-        ends = np.array([step.gpu_end[numbers] for step in steps])
-        out[name] = _Lane(numbers, np.maximum.accumulate(ends, axis=1))
-    return out
-
-
 def _waiting(calls: Calls) -> Iterator[int]:
     """Return the launches that may wait for another stream.
 
@@ -129,7 +125,13 @@ def _host_waits(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) ->
         return tuple(sorted(last for lane in lanes.values() if (last := lane.last(number)) >= 0))
     if max(step.end[number] - step.start[number] for step in steps) < _SHORT:
         return ()
-    return _waited_for(steps, lanes, number)
+    # What a wait of the host was for: what ended last before it returned.
+    when = np.array([step.end[number] for step in steps])
+    found = [each for lane in lanes.values() if (each := lane.last_ended(when, number)) >= 0]
+    if not found:
+        return ()
+    late = [np.median([step.end[number] - step.gpu_end[each] for step in steps]) for each in found]
+    return (found[int(np.argmin(late))],)
 
 
 def _is_blocking(steps: Sequence[Calls], number: int) -> bool:
@@ -144,13 +146,3 @@ def _is_blocking(steps: Sequence[Calls], number: int) -> bool:
 
 def _returned_late(steps: Sequence[Calls], number: int) -> bool:
     return all(step.gpu_end[number] <= step.end[number] + _SLACK for step in steps)
-
-
-def _waited_for(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) -> tuple[int, ...]:
-    """Return what a wait of the host was for: what ended last before it returned."""
-    when = np.array([step.end[number] for step in steps])
-    found = [each for lane in lanes.values() if (each := lane.last_ended(when, number)) >= 0]
-    if not found:
-        return ()
-    late = [np.median([step.end[number] - step.gpu_end[each] for step in steps]) for each in found]
-    return (found[int(np.argmin(late))],)

@@ -13,23 +13,15 @@ running and no kernel filled the device: kernels of a graph, work that waits for
 the trace. Such a *pause* belongs to the device and is kept where it was.
 """
 
-from __future__ import annotations
-
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.timeline.intervals import IntervalSet
 from weft.trace.analysis.kernel_slowdown import is_gemm_name
-from weft.trace.recorded.calls import stand_apart
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.trace.recorded.calls import Calls, Floats
-    from weft.trace.recorded.order import Order
+from weft.trace.recorded.calls import Calls, Floats, stand_apart
+from weft.trace.recorded.order import Order
 
 _BUSY = 5e-6  # a launch so long before the work in front of it ended found the stream busy
 _USUAL = 5  # times the median gap: longer ones have another reason, as slots that are taken

@@ -9,29 +9,23 @@ One rank's trace stands for all ranks of its groups: each does the same. Traces 
 are a class of ranks each, joined by the collectives that all of them show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.hardware import Device
 from weft.schedule import Cost
 from weft.schedule.values import Group
 from weft.step import Collective, Op, RankStep, StepGraph
 from weft.step.step_graph import COLLECTIVES, WORLD, OpKind
 from weft.trace import EventKind
+from weft.trace import TracedCollective as RecordedCollective
 from weft.trace.analysis.kernel_slowdown import is_gemm_name
-from weft.trace.recorded.calls import BACKLOG
-
-if TYPE_CHECKING:
-    from weft.hardware import Device
-    from weft.trace import TracedCollective as RecordedCollective
-    from weft.trace.recorded.calls import Calls, Floats
-    from weft.trace.recorded.order import Order
-    from weft.trace.recorded.overheads import HostOverheads
+from weft.trace.recorded.calls import BACKLOG, Calls, Floats
+from weft.trace.recorded.order import Order
+from weft.trace.recorded.overheads import HostOverheads
 
 MARK = "step"  # the host's op with which an iteration begins
 INPUT = "input"  # what the host does from its last call to the next step

@@ -9,12 +9,10 @@ Kernels follow each other on one stream. A collective waits for the kernels befo
 uses its tensors waits for it. Ops of graphs that have dependencies (Chakra) wait for these.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from math import prod, sqrt
-from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
 from weft.schedule.ir import Cost
@@ -29,15 +27,10 @@ from weft.step.step_graph import (
     StepGraph,
     Unsupported,
 )
+from weft.trace.formats.graph import Graph, GraphNode
 from weft.trace.recorded.costs import cost_of
 from weft.trace.tensors import Tensor, tensors_of
-from weft.trace.trace_collectives import collective_of_arguments, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from weft.trace.formats.graph import Graph, GraphNode
-    from weft.trace.trace_collectives import TracedCollective
+from weft.trace.trace_collectives import TracedCollective, collective_of_arguments, kind_of
 
 _PART = re.compile(r"\((\d+)\)$")  # Chakra cuts an operator at its launches: aten::mm(0), (1)
 _INNER = re.compile(r"Tensor\(([\w:]+)")
