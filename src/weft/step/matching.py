@@ -103,15 +103,14 @@ def split_classes(graph: StepGraph) -> StepGraph:
     A class meets the same classes wherever its ranks are, or it cannot be laid out once.
     """
     while len(graph.steps) > 1:
-        parts: dict[Key, list[int]] = defaultdict(list)
+        parts: dict[tuple[int, Key], list[int]] = defaultdict(list)
         for number, step in enumerate(graph.steps):
             for rank, met in zip(step.ranks, _met_by_rank(graph, number), strict=True):
-                parts[(number, *met)].append(rank)
+                parts[number, met].append(rank)
         if len(parts) == len(graph.steps):
             break
         steps = (
-            replace(graph.steps[number], ranks=tuple(ranks))
-            for (number, *_), ranks in parts.items()
+            replace(graph.steps[number], ranks=tuple(ranks)) for (number, _), ranks in parts.items()
         )
         graph = replace(graph, steps=tuple(steps))
     return graph
