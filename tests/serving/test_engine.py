@@ -240,3 +240,13 @@ def test_lengths_are_drawn_between_the_shortest_and_the_given_one():
     assert all(each.cached == each.prompt // 2 for each in found)
     with pytest.raises(UsageError, match="shortest"):
         arriving(1, prompt=1, output=1, hit=0.0, shortest=0.0)
+
+
+def test_times_of_a_known_server_have_ranges_and_others_have_none():
+    one = Load(1, 64, 4, 0.0, math.inf)
+    (known,) = Question("m", SMALL, MACHINE, one, server=find_server("vllm")).rows(["recompute"])
+    (unknown,) = Question("m", SMALL, MACHINE, one).rows(["recompute"])
+    for key in ("ttft", "itl"):
+        assert known[f"{key}_low"] < known[key] < known[f"{key}_high"]
+        assert unknown[f"{key}_low"] is None
+        assert unknown[f"{key}_high"] is None
