@@ -40,7 +40,8 @@ WEFT_INLINE void merge(const std::byte* a, const std::byte* b, std::byte* out, s
     return merge_halves<Op>(a, b, out, count);
   }
   if constexpr (std::is_same_v<T, Brain>) {
-    if constexpr (kLevel == Level::avx512_bf16) return merge_brains_avx512<Op>(a, b, out, count);
+    if constexpr (kLevel == Level::avx512_bf16) return merge_brains_avx512_bf16<Op>(a, b, out, count);
+    if constexpr (kLevel == Level::avx512) return merge_brains_avx512<Op>(a, b, out, count);
     return merge_brains<Op>(a, b, out, count);
   }
 #pragma GCC ivdep

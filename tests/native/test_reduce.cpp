@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "check.hpp"
@@ -46,6 +47,34 @@ void test_every_half_survives() {
     const float wide = static_cast<float>(brain);
     CHECK(std::isnan(wide) ? std::isnan(static_cast<float>(weft::Brain::from(wide)))
                            : weft::Brain::from(wide).bits == brain.bits);
+  }
+}
+
+// Every bfloat16 with others of near and far exponents: what this machine's vectors compute is what the loop
+// without vectors does. Of two NaNs either may be kept.
+template <class Op>
+void check_levels_of_brains(std::uint32_t step) {
+  constexpr std::size_t kCount = 0x10000;
+  std::vector<std::uint16_t> a(kCount), b(kCount), plain(kCount), wide(kCount);
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    a[i] = static_cast<std::uint16_t>(i);
+    b[i] = static_cast<std::uint16_t>(i * step + step);
+  }
+  const auto bytes = [](std::vector<std::uint16_t>& x) { return std::as_writable_bytes(std::span(x)); };
+  const std::vector<Bytes> srcs{bytes(a), bytes(b)};
+  weft::reduce_plain<weft::Brain, Op>(srcs, bytes(plain), {});
+  weft::reducer_of<weft::Brain, Op>()(srcs, bytes(wide), {});
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const auto value = [](std::uint16_t bits) { return static_cast<float>(weft::Brain{bits}); };
+    CHECK(std::isnan(value(plain[i])) ? std::isnan(value(wide[i])) : plain[i] == wide[i]);
+  }
+}
+
+void test_all_levels_round_brains_alike() {
+  for (const std::uint32_t step : {1U, 3U, 129U, 32'771U, 65'535U}) {
+    check_levels_of_brains<weft::Sum>(step);
+    check_levels_of_brains<weft::Product>(step);
+    check_levels_of_brains<weft::Maximum>(step);
   }
 }
 
@@ -146,6 +175,7 @@ void test_overlap() {
 
 int main() {
   test_every_half_survives();
+  test_all_levels_round_brains_alike();
   test_halfway_goes_to_even();
   test_integers_wrap_and_nothing_need_be_aligned();
   test_the_result_may_lie_in_any_source();
