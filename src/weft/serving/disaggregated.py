@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,7 +91,7 @@ class _DisaggregatedRun:
 
     def outcome(self) -> ServingOutcome:
         for number, request in enumerate(self.requests[: self.next]):
-            self._at(request.arrival, lambda n=number: self._come(n))
+            self._at(request.arrival, partial(self._come, number))
         while self.events:
             self.now, _, happen = heapq.heappop(self.events)
             happen()
@@ -134,7 +135,7 @@ class _DisaggregatedRun:
             self._count(took)
             took = max(took, pool.limits.eager) + pool.launch
             self.idle -= 1
-            self._at(self.now + took, lambda done=taken: self._computed(done))
+            self._at(self.now + took, partial(self._computed, taken))
 
     def _count(self, seconds: float) -> None:
         self.computing += seconds
@@ -144,7 +145,7 @@ class _DisaggregatedRun:
         self.idle += 1
         for number in taken:
             moved = self.engine.transfer * self.requests[number].prompt
-            self._at(self.now + moved, lambda n=number: self._moved(n))
+            self._at(self.now + moved, partial(self._moved, number))
         self._compute_prompts()
 
     def _moved(self, number: int) -> None:
