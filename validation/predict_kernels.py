@@ -9,8 +9,8 @@ import numpy as np
 from validation.kernel_fit import errors_of, fitted
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import Study, gemm_studies
-from validation.other_tables import DEEPBENCH, VIDUR, deepbench_products, vidur_products
-from validation.published_attention import FA3_PAPER, fitted_attention, held_out
+from validation.other_tables import deepbench_products, vidur_products
+from validation.published_attention import fitted_attention, held_out
 from validation.recorded_products import (
     fitted_products,
     recorded_attention,
@@ -21,7 +21,7 @@ from validation.target import Target
 from validation.vidur_layers import layer_studies
 from weft.cost.fit_errors import geomean_error, joined_error
 from weft.cost.price import price_columns
-from weft.hardware import Device, platform
+from weft.hardware import Device
 from weft.hardware.kernel_fits import ANY, device_fits, fitted_devices
 from weft.hardware.measured import FitErrors, KernelFit
 
@@ -134,7 +134,6 @@ _HELD_OUT_ATTENTION = 9.0
 
 def training_attention() -> Iterator[Target]:
     """Compare the laws of libraries with published speeds: those fitted to, and the others."""
-    inside: list[bool] = []
     for device, fit in fitted_attention():
         if device == ANY:
             continue
@@ -147,14 +146,9 @@ def training_attention() -> Iterator[Target]:
         found = price_columns(
             fit.family, unseen.columns, unseen.device, fit.dtype, fit.implementation
         )
-        inside += ((found.low <= unseen.seconds) & (unseen.seconds <= found.high)).tolist()
         error = geomean_error(found.seconds / unseen.seconds - 1)
         note = f"{len(unseen.seconds)} speeds: other head dimensions, masks and authors"
         yield _error(f"{name}: held out", fit.source, error, _HELD_OUT_ATTENTION, note)
-    share = 100 * float(np.mean(inside))
-    name = "attention of libraries held out: inside the range"
-    note = "75 to 90 % are wanted; the range is fitted to these points"
-    yield Target(GROUP, name, 82.5, "%", FA3_PAPER, share, 7.5, "points", note=note, fitted=True)
 
 
 def elsewhere(folder: Path) -> Iterator[Target]:
@@ -180,24 +174,6 @@ def elsewhere(folder: Path) -> Iterator[Target]:
         error = geomean_error(_off(study, study.device))
         name = f"{study.family} {study.device.name} {study.dtype}: another author's table"
         yield _error(name, study.source, error, -1.0, "")
-    tables = [*others, *deepbench_products(folder, "T4"), *gemm_studies(folder, "gb200")]
-    shares = [_inside(each.sample(_SAMPLED)) for each in tables]
-    name = f"gemm in {len(shares)} tables of other authors and a sibling: inside the range, median"
-    note = f"from {100 * min(shares):.0f} (block-scaled fp8) to {100 * max(shares):.0f} %"
-    share = 100 * float(np.median(shares))
-    yield Target(GROUP, name, 82.5, "%", DEEPBENCH, share, 7.5, "points", note=note, fitted=True)
-
-
-_SAMPLED = 20_000  # rows of a table
-
-
-def _inside(study: Study) -> float:
-    """Return the share of a table's times that lie in the range of their price."""
-    device = study.device
-    if device.name == "gb200":  # with the rates that it achieves, as a user finds it
-        device = platform("gb200-nvl72").require_device()
-    found = price_columns(study.family, study.columns, device, study.dtype)
-    return float(np.mean((found.low <= study.seconds) & (study.seconds <= found.high)))
 
 
 def _on_a_capped_card(folder: Path) -> Iterator[Target]:
@@ -255,28 +231,15 @@ _LAYERS_LIMIT = 12.0
 
 def _held_out_layers(folder: Path) -> Iterator[Target]:
     """Score norms, activations and additions of models, and of a device, that no fit was shown."""
-    inside: list[bool] = []
     for table in VIDUR_LAYERS.held_out:
         for study in layer_studies(folder, (table,)):
             found = price_columns(study.family, study.columns, study.device, study.dtype)
-            inside += ((found.low <= study.seconds) & (study.seconds <= found.high)).tolist()
             error = geomean_error(found.seconds / study.seconds - 1)
             unseen = "another device" if study.device.name != "a100" else "another model"
             name = f"{study.family} of {table} in fp16: {unseen}"
             why = "the clock and the wait for memory were added after a first look"
             note = why if unseen == "another device" else ""
             yield _error(name, study.source, error, _LAYERS_LIMIT, note)
-    yield Target(
-        GROUP,
-        "norm, activation, elementwise of Vidur held out: inside the range",
-        82.5,
-        "%",
-        VIDUR,
-        100 * float(np.mean(inside)),
-        7.5,
-        "points",
-        note="75 to 90 % are wanted",
-    )
 
 
 def _like(device: Device, name: str) -> Device:

@@ -19,12 +19,16 @@ from weft.serving import Load, Question, Server, find_server
 
 
 class Checkpoint(NamedTuple):
-    """A model as it is published: the dtype of all products, or of experts, where it has one."""
+    """A model as it is published: the dtype of all products, or of experts, where it has one.
+
+    ``kv_dtype`` is that of the cache where launch scripts of InferenceMAX set it for all servers.
+    """
 
     name: str
     kind: str
     math: str = ""
     expert_math: str = ""
+    kv_dtype: str = ""
 
 
 # Block scales and 4-bit experts are those of the checkpoints' config.json; Hopper has no units for
@@ -33,9 +37,9 @@ MODELS = {
     "Qwen/Qwen3-32B": Checkpoint("qwen3-32b", "dense"),
     "meta-llama/Llama-3.1-8B-Instruct": Checkpoint("llama-3.1-8b", "dense"),
     "nvidia/Llama-3.1-8B-Instruct-FP8": Checkpoint("llama-3.1-8b", "dense"),
-    "meta-llama/Llama-3.1-70B": Checkpoint("llama-3.1-70b", "dense"),
+    "meta-llama/Llama-3.1-70B": Checkpoint("llama-3.1-70b", "dense", kv_dtype="fp8"),
     "Qwen/Qwen3-235B-A22B-FP8": Checkpoint("qwen3-235b-a22b", "experts", "fp8_block"),
-    "MiniMaxAI/MiniMax-M2.5": Checkpoint("minimax-m2", "experts", "fp8_block"),
+    "MiniMaxAI/MiniMax-M2.5": Checkpoint("minimax-m2", "experts", "fp8_block", kv_dtype="fp8"),
     "openai/gpt-oss-120b": Checkpoint("gpt-oss-120b", "experts", "bf16", "int4_wo"),
     "deepseek-ai/DeepSeek-R1": Checkpoint("deepseek-v3", "latent", "fp8_block"),
     "deepseek-ai/DeepSeek-V3": Checkpoint("deepseek-v3", "latent", "fp8_block"),
@@ -44,9 +48,11 @@ MODELS = {
 _SYSTEMS = {"h100_sxm": "h100-8", "h200_sxm": "h200-8"}
 ROUNDS = 10  # requests for each that is in flight, as benchmarks of servers have them
 _DRAWN = 20  # rows of a model, server and system, in whole groups
-# Rows of InferenceMAX (named by a date) draw lengths from 0.8 times the given ones upwards. Rows of
-# even thousands are taken as such too, which was chosen by first tokens of Llama 3.1 8B.
+# InferenceMAX (rows named by a date, dumps of its database, comparisons with it) draws lengths from
+# 0.8 times the given ones upwards: RANDOM_RANGE_RATIO of its benchmarks. Rows of even thousands are
+# taken as such too, which was chosen by first tokens of Llama 3.1 8B.
 _SHORTEST = 0.8
+_INFERENCE_MAX = ("source_file=2", "db-dump", "source_file=kimi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class ServedRow:
     etp: int
     ep: int
     shortest: float
+    tokens: int
     first: float
     between: float
 
@@ -81,6 +88,11 @@ class ServedRow:
             *(self.model, self.server, self.version, self.system, self.math, self.shortest),
             *(self.prompt, self.output, self.concurrency, self.ep > 1, self.dp > 1),
         )
+
+    @property
+    def measured(self) -> tuple[object, ...]:
+        """What a row has in common with copies of it under another name of model or date."""
+        return self.server, self.system, self.prompt, self.output, self.first, self.between
 
     def rate(self, first: float, between: float) -> float:
         """Tokens a second of one GPU, with these times."""
@@ -100,14 +112,20 @@ class ServedRow:
         if self.ep > 1:
             settings |= {"ep": str(self.ep), "etp": str(self.etp)}
         made = transformer_of(checkpoint.name, settings)
-        made = replace(made, math=self.math, expert_math=checkpoint.expert_math)
+        made = replace(
+            made,
+            math=self.math,
+            expert_math=checkpoint.expert_math,
+            kv_dtype=checkpoint.kv_dtype or made.kv_dtype,
+        )
         return self.settings.served(made)
 
 
 def served_rows(folder: Path, models: tuple[str, ...]) -> list[ServedRow]:
     """Read single servers of one node, drawn in groups of equal load."""
     with gzip.open(folder / SERVING.folder, "rt", encoding="utf-8") as lines:
-        found = [_row(row) for row in csv.DictReader(lines) if _is_served(row, models)]
+        rows = [_row(row) for row in csv.DictReader(lines) if _is_served(row, models)]
+    found = {row.measured: row for row in reversed(rows)}.values()  # several dumps of one run
     groups: dict[tuple[str, ...], dict[tuple[object, ...], list[ServedRow]]] = defaultdict(dict)
     for row in found:
         groups[row.model, row.server, row.system].setdefault(row.load, []).append(row)
@@ -134,7 +152,30 @@ def _count(row: dict[str, str], key: str) -> int:
 
 
 def _is_varied(row: dict[str, str]) -> bool:
-    return row["silicon_data_source"].startswith("source_file=2") or int(row["isl"]) % 1000 == 0
+    return row["silicon_data_source"].startswith(_INFERENCE_MAX) or int(row["isl"]) % 1000 == 0
+
+
+def _tokens(row: dict[str, str]) -> int:
+    """Return how many tokens a pass of the measured server may have.
+
+    For InferenceMAX, the settings in its launch scripts (SemiAnalysisAI/InferenceX, benchmarks/).
+    The other rows do not say: defaults, and for TensorRT-LLM room for a prompt, a token of each
+    request and 1,500 more, which was chosen by first tokens of Qwen3-32B.
+    """
+    server, model = row["backend"], row["model_path"]
+    prompt, output, mine = int(row["isl"]), int(row["osl"]), int(row["batch_size"])
+    if not row["silicon_data_source"].startswith(_INFERENCE_MAX):
+        return prompt + mine + 1500 if server == "trtllm" else 8192
+    if server == "sglang":
+        return 32768
+    if server == "vllm":
+        return 8192 if "MiniMax" not in model else 16384 if mine <= 32 else 32768
+    if "gpt-oss" in model:
+        return 20000
+    if "Llama" in model:
+        return prompt + output + 200
+    # Later scripts have 8192 at least; those of runs without a noted version had not.
+    return max(prompt + mine + 64, 8192 if row["backend_version"] else 0)
 
 
 def _row(row: dict[str, str]) -> ServedRow:
@@ -153,6 +194,7 @@ def _row(row: dict[str, str]) -> ServedRow:
         _count(row, "moe_tp_size"),
         _count(row, "moe_ep_size"),
         _SHORTEST if _is_varied(row) else 1.0,
+        _tokens(row),
         float(row["silicon_ttft_ms"]) / 1e3,
         float(row["silicon_tpot_ms"]) / 1e3,
     )
@@ -164,9 +206,12 @@ def predicted(row: ServedRow) -> tuple[float, float] | None:
     server = row.settings
     mine = max(1, row.concurrency // row.dp)  # ranks with requests of their own share them out
     load = Load(ROUNDS * mine, row.prompt, row.output, 0.0, inf, row.shortest)
-    limits = server.limits(row.transformer.layers, batch=max(256, mine), concurrency=mine)
+    batch = max(256, mine)
+    model = row.transformer
+    tokens = max(row.tokens, batch)
+    limits = server.limits(model, batch=batch, tokens=tokens, concurrency=mine)
     machine = platform(_SYSTEMS[row.system])
-    question = Question(row.model, row.transformer, machine, load, limits, server=server)
+    question = Question(row.model, model, machine, load, limits, server=server)
     try:
         found = question.served("recompute", load.requests())
     except WeftError:

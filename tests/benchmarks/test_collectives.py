@@ -10,7 +10,7 @@ from benchmarks.rows import Options
 from benchmarks.table_of_collectives import print_collective_rows, print_figure_rows
 from tests.benchmarks.fakes import fake_team
 from weft.errors import RunError, UnknownNameError, UsageError
-from weft.local_runs import contest, team_starts
+from weft.local_runs import contest, rank_team
 
 SHORT = Options(ranks=(2,), sizes=(1 << 10,), rounds=2)
 
@@ -113,7 +113,7 @@ def test_figures_are_narrowed_down():
 
 
 def test_without_torch_a_path_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(team_starts, "find_spec", lambda _: None)
+    monkeypatch.setattr(rank_team, "find_spec", lambda _: None)
     with (
         pytest.raises(RunError, match="gloo needs torch") as caught,
         launch.started(["gloo"], 2, pin=False),

@@ -37,6 +37,32 @@ def test_a_file_may_say_what_is_served(tmp_path, capsys):
     assert row["ttft_alone_gain"] > 1.0
 
 
+ON_H100 = ("llama-8b", "--on", "h100-8")
+
+
+def test_a_server_is_asked_with_a_number_in_flight_and_its_settings_are_replaced(capsys):
+    load = (*SMALL, "--concurrency", "2", "--set", "tp=1", "--server", "vllm")
+    means = []
+    for more in ((), ("--tokens", "64", "--batch", "8"), ("--overhead", "50ms")):
+        assert main(["serve", *ON_H100, *load, *more, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["results"]
+        assert (row["server"], row["concurrency"], row["fetch"]) == ("vllm", 2, "recompute")
+        means.append((row["ttft"], row["itl"]))
+    assert means[1][0] > means[0][0]
+    assert means[2][1] > means[0][1] + 0.04
+
+
+def test_prompts_and_answers_have_workers_of_their_own(capsys):
+    load = (*SMALL, "--concurrency", "2", "--server", "sglang")
+    pools = ("--prefill", "2x1", "--decode", "1x2")
+    assert main(["serve", *ON_H100, *load, *pools, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert (row["prefill"], row["decode"], row["tp"]) == ("2x1", "1x2", 2)
+    assert row["ttft"] >= row["ttft_alone"] > 0.0
+    assert main(["serve", *ON_H100, *load, *pools]) == 0
+    assert "2x1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -58,6 +84,15 @@ def test_a_file_may_say_what_is_served(tmp_path, capsys):
         (("llama-8b", "--on", "mi300x-8", "--requests", "0"), 2, "are nothing"),
         (("llama-405b", "--on", "mi300x-8", "--set", "tp=1"), 1, "the weights need"),
         (("llama-8b", "--on", "switch(8)@1GB/s"), 2, "network without devices"),
+        ((*ON_H100, "--server", "vlm"), 2, "Did you mean"),
+        ((*ON_H100, "--server", "vllm", "--tokens", "8"), 2, "cannot serve 256 requests"),
+        (
+            (*ON_H100, "--prefill", "2x1"),
+            2,
+            "--decode: expected workers x ranks",
+        ),
+        ((*ON_H100, "--prefill", "2", "--decode", "1x1"), 2, "--prefill: expected"),
+        ((*ON_H100, "--prefill", "8x1", "--decode", "1x1"), 2, "need 9 ranks, h100-8 has 8"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_line(capsys, arguments, code, said):

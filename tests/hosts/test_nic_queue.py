@@ -92,8 +92,8 @@ def executed_with_times() -> dict[str, tuple[Schedule, list[tuple[int, int, int]
 
 def built_by(world: World, kind: str, num_ranks: int, size: int, **options: Any) -> Schedule:
     """Return the schedule that a world has for a call inside its host."""
-    given = {"dtype": "uint8", "op": "", "root": -1} | options
-    return world.schedule_of((kind, size, *given.values(), ""), num_ranks)
+    dtype, op, root = options.get("dtype", "uint8"), options.get("op", ""), options.get("root", -1)
+    return world.schedule_of((kind, size, dtype, op, root, ""), num_ranks)
 
 
 def rows_with_times(
@@ -184,7 +184,7 @@ def crosswise(*, stream_sends: bool) -> Schedule:
     """
     there, here = Slice(1, "data", 0, 8), Slice(0, "data", 0, 8)
     answer = (wait(2), Copy(own("data", 0, 8), there), signal(1, 3))
-    waits = (Queue("nic0", (wait(1),)), Queue("nic1", answer))
+    waits: tuple[Queue, ...] = (Queue("nic0", (wait(1),)), Queue("nic1", answer))
     if stream_sends:
         waits = (
             Queue("nic0", (wait(1),)),
@@ -217,7 +217,7 @@ def test_a_call_with_a_rank_that_waits_is_refused_while_a_message_is_awaited():
     programs = (Program((0, 1), leaders), Program((2,), (Queue("nic0", (*send, *both)),)))
     made = Schedule("made", 3, programs, (in_place(64),), 1)
     with pytest.raises(ScheduleError, match=r"stream0 for inside and nic0 .* flag 0"):
-        linear_program(made, 0, (0, 0, 1), lambda _: ("",) * 6)
+        linear_program(made, 0, (0, 0, 1), no_call)
 
 
 def test_calls_on_two_queues_are_refused():
@@ -280,7 +280,7 @@ class JointExecution:
         match self.left[rank][0]:
             case Received(number):
                 message, index = self.receives[rank][number]
-                return self.sent[message] > index
+                return bool(self.sent[message] > index)
             case Sent():
                 return all(self.posted[message] > index for message, index in self.sends[rank])
             case Inside():

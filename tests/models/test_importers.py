@@ -291,6 +291,12 @@ def test_deepspeed_says_how_a_model_is_run(tmp_path):
     check(job.graph())
 
 
+def test_a_key_that_repeats_another_one_is_not_named(tmp_path):
+    config = CONFIGS["gemma-2-9b"] | {"sliding_window_size": 4096}
+    job = imported(written(tmp_path / "config.json", config), 8)
+    assert not any("not understood" in note for note in job.notes)
+
+
 def test_deepspeed_leaves_what_is_automatic_to_the_model_and_says_so(tmp_path):
     automatic: dict[str, Any] = {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
     automatic |= dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "auto")

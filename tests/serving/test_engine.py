@@ -14,11 +14,13 @@ from weft.serving import (
     FETCHES,
     SERVERS,
     BatchLimits,
+    DisaggregatedEngine,
     Engine,
     Fetcher,
     Forward,
     Load,
     Question,
+    WorkerPool,
     find_server,
     kv_cache,
 )
@@ -166,7 +168,7 @@ def closed(concurrency, rounds=3, server="vllm", **more):
     found = find_server(server)
     model = transformer_of("llama-8b", {"tp": "2"})
     load = Load(concurrency * rounds, 512, 32, 0.0, math.inf)
-    limits = replace(found.limits(model.layers, batch=64, concurrency=concurrency), **more)
+    limits = replace(found.limits(model, batch=64, concurrency=concurrency), **more)
     question = Question("llama-8b", model, platform("h100-8"), load, limits, server=found)
     return question.served("recompute", load.requests())
 
@@ -215,22 +217,64 @@ def test_tokens_wait_for_the_process_that_sends_them():
     assert slow.seconds < slow.tokens * 2e-3 + 0.5 * fast.computing  # passes go on meanwhile
 
 
-def test_a_request_that_is_seen_later_waits_for_its_first_token_only():
-    soon, late = closed(8, lag=0), closed(8, lag=10)
-    assert late.first[8:].mean() > soon.first[8:].mean() + 5 * soon.gaps.min()
-    assert late.first[:8].mean() == pytest.approx(soon.first[:8].mean())  # nobody was answered yet
+def test_what_is_done_before_the_scheduler_sees_a_request_delays_its_first_token_only():
+    soon, late = (closed(1, admission=each) for each in (0.0, 20e-3))
+    assert late.first.mean() == pytest.approx(soon.first.mean() + 20e-3)
+    assert late.gaps.mean() == pytest.approx(soon.gaps.mean())
 
 
-def test_passes_with_prompts_take_their_launches_in_addition():
-    replayed, launched = closed(1, eager=0.0), closed(1, eager=5e-3)
-    assert launched.first[0] - replayed.first[0] == pytest.approx(5e-3)
+def test_prompts_that_come_together_are_cut_into_tokens_one_after_the_other():
+    still = {"admission": 0.0, "tokens": 512, "mixed": False}
+    soon, late = (closed(4, 1, **still, tokenizing=each).first for each in (0.0, 1e-3))
+    assert late.min() - soon.min() == pytest.approx(0.512, rel=0.01)
+    assert late.max() - soon.max() == pytest.approx(4 * 0.512, rel=0.1)
+
+
+def test_a_pipelined_server_lets_a_request_wait_for_one_more_pass():
+    waits = [closed(2, rounds=20, pipelined=each, admission=1e-3).first for each in (False, True)]
+    pace = closed(2).gaps.min()
+    # Requests of one length come in turn, each while the other is answered.
+    assert waits[1][2:].mean() - waits[0][2:].mean() == pytest.approx(pace, rel=0.3)
+
+
+def test_a_pipelined_server_that_idles_starts_a_request_at_once():
+    alone = [closed(1, pipelined=each).first for each in (False, True)]
+    assert alone[0] == pytest.approx(alone[1])
+
+
+def test_passes_with_prompts_take_as_long_as_their_launches():
+    replayed, launched, hidden = (closed(1, eager=each) for each in (0.0, 0.5, 1e-6))
+    assert launched.first[0] - replayed.first[0] == pytest.approx(0.5, rel=0.1)
     assert launched.gaps.mean() == pytest.approx(replayed.gaps.mean())
+    assert hidden.first[0] == replayed.first[0]
+
+
+def test_layers_with_experts_take_launches_of_their_own():
+    server = replace(find_server("trtllm"), eager=1e-3, eager_experts=3e-3)
+    model = transformer_of("mixtral-8x7b", {"tp": "8"})
+    dense = replace(model, dense_layers=model.layers - 2)
+    both = [server.limits(each, batch=8).eager for each in (model, dense)]
+    assert both == pytest.approx([3e-3 * model.layers, 1e-3 * (model.layers - 2) + 6e-3])
+
+
+def test_passes_are_linear_in_the_context_of_answers():
+    forward = Forward(transformer_of("llama-8b", {"tp": "1"}), platform("h100-8").resized(1))
+    two, three, four = (forward.seconds((Piece(64, 1, keys),)) for keys in (2048, 3072, 4096))
+    assert three == pytest.approx((two + four) / 2)
+    low, exact, high = (
+        forward._run((Piece(64, 1, keys),), 1, forward.model.kinds[0]).seconds
+        for keys in (2048, 3072, 4096)
+    )
+    assert exact == pytest.approx((low + high) / 2, rel=0.03)
 
 
 def test_a_prompt_that_is_not_cut_waits_until_all_of_it_fits():
-    cut, whole = (closed(4, rounds=1, tokens=768, chunked=each) for each in (True, False))
-    assert (cut.passes, whole.passes) == (34, 35)
-    assert closed(4, rounds=1, tokens=500, chunked=False).passes == 35  # one always goes
+    at_once = {"admission": 0.0, "tokenizing": 0.0, "pipelined": False}
+    cut, whole, one = (
+        closed(4, rounds=1, tokens=tokens, chunked=each, **at_once)
+        for tokens, each in ((768, True), (768, False), (500, False))
+    )
+    assert (cut.passes, whole.passes, one.passes) == (34, 35, 35)  # one always goes
 
 
 def test_lengths_are_drawn_between_the_shortest_and_the_given_one():
@@ -240,3 +284,60 @@ def test_lengths_are_drawn_between_the_shortest_and_the_given_one():
     assert all(each.cached == each.prompt // 2 for each in found)
     with pytest.raises(UsageError, match="shortest"):
         arriving(1, prompt=1, output=1, hit=0.0, shortest=0.0)
+
+
+def test_times_of_a_known_server_have_ranges_and_others_have_none():
+    one = Load(1, 64, 4, 0.0, math.inf)
+    (known,) = Question("m", SMALL, MACHINE, one, server=find_server("vllm")).rows(["recompute"])
+    (unknown,) = Question("m", SMALL, MACHINE, one).rows(["recompute"])
+    for key in ("ttft", "itl"):
+        assert known[f"{key}_low"] < known[key] < known[f"{key}_high"]
+        assert unknown[f"{key}_low"] is None
+        assert unknown[f"{key}_high"] is None
+
+
+# --- disaggregated -------------------------------------------------------------------------------
+
+
+def apart(count=6, prefill=1, decode=1, output=8, transfer=0.0, **limits):
+    """Serve with prompts and answers on workers of their own; prices that are known are kept."""
+    forward = engine().forward
+    limits = BatchLimits(**{"batch": 64, "tokens": 512, **limits})
+    pools = (WorkerPool(each, forward, limits) for each in (prefill, decode))
+    requests = arriving(count, prompt=512, output=output, hit=0.0)
+    return DisaggregatedEngine(*pools, transfer).serve(requests)
+
+
+@pytest.mark.parametrize("concurrency", [0, 1, 3])
+@pytest.mark.parametrize("output", [1, 8])
+def test_workers_apart_answer_every_request_whole(concurrency, output):
+    found = apart(output=output, concurrency=concurrency, decode=2)
+    assert len(found.gaps) == 6 * (output - 1)
+    assert (found.first > 0).all()
+    assert (found.gaps > 0).all()
+    assert found.tokens == 6 * output
+    each = found.first.mean() + (found.gaps.sum() / 6)
+    assert 6 / found.seconds * each <= (concurrency or 6) * (1 + 1e-9)  # Little's law
+
+
+def test_a_first_token_from_workers_apart_waits_for_its_prompt_and_the_move_of_its_keys():
+    forward, launch = engine().forward, MACHINE.require_device().host_launch
+    alone, moved = (apart(1, transfer=each) for each in (0.0, 1e-5))
+    assert alone.first[0] == pytest.approx(forward.seconds((Piece(1, 512, 512),)) + launch)
+    assert moved.first[0] - alone.first[0] == pytest.approx(512e-5)
+    assert moved.gaps == pytest.approx(alone.gaps)
+    assert alone.seconds == pytest.approx(alone.first[0] + alone.gaps.sum())
+
+
+def test_prompts_elsewhere_do_not_delay_answers():
+    lengths = {"output": 64, "concurrency": 3}
+    found = apart(12, prefill=1, decode=1, **lengths)
+    assert found.gaps.max() < 2.5 * found.gaps.min()
+    together = engine("recompute", tokens=512, batch=64, concurrency=3)
+    same = together.serve(arriving(12, prompt=512, output=64, hit=0.0))
+    assert same.gaps.max() > found.gaps.max()
+
+
+def test_more_workers_for_prompts_shorten_the_first_token():
+    one, three = (apart(6, prefill=each) for each in (1, 3))
+    assert three.first.mean() < 0.6 * one.first.mean()

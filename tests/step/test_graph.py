@@ -96,7 +96,12 @@ def test_memory_adds_up():
         (with_ops(dataclasses.replace(GEMM, collective=Collective("barrier", 0))), "kind 'kernel'"),
         *(
             (
-                with_ops(Op("x", cost=dataclasses.replace(Cost(), **cast("Any", {name: value})))),
+                with_ops(
+                    Op(
+                        "x",
+                        cost=dataclasses.replace(Cost(), **cast("dict[str, Any]", {name: value})),
+                    )
+                ),
                 rf"{name} of its cost .* \(got {value}",
             )
             for name in ("flops", "nbytes", "tiles", "seconds", "scale")

@@ -76,7 +76,8 @@ _HARMLESS = frozenset(
         *("image_token_id", "id2label", "label2id", "use_qk_norm", "qk_layernorm"),
         *("num_nextn_predict_layers", "debug", "n_shared_experts", "boi_token_id", "eoi_token_id"),
         *("vision_start_token_id", "vision_end_token_id", "decoder_sparse_step"),
-        *("mlp_only_layers", "interleave_moe_layer_step", "emb_pdrop"),
+        *("mlp_only_layers", "interleave_moe_layer_step", "emb_pdrop", "output_past"),
+        "sliding_window_size",  # Gemma 2 writes sliding_window twice
     )
 )
 

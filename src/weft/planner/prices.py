@@ -300,7 +300,8 @@ def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
 
 def _scaled(found: Price, share: float) -> Price:
     seconds, low, high = (share * each for each in (found.seconds, found.low, found.high))
-    return Price(seconds, low, high, found.basis, f"{found.model}, as recorded")
+    model = f"{found.model}, as recorded"
+    return replace(found, seconds=seconds, low=low, high=high, model=model)
 
 
 def simulated_price(seconds: float, model: str) -> Price:

@@ -2,6 +2,7 @@
 
 from weft.serving.batching import BatchLimits, Engine
 from weft.serving.cache import KvCache, kv_cache
+from weft.serving.disaggregated import DisaggregatedEngine, WorkerPool
 from weft.serving.fetching import FETCHES, Fetcher
 from weft.serving.forward import REDUCTIONS, Forward
 from weft.serving.outcome import ServingOutcome
@@ -14,6 +15,7 @@ __all__ = [
     "REDUCTIONS",
     "SERVERS",
     "BatchLimits",
+    "DisaggregatedEngine",
     "Engine",
     "Fetcher",
     "Forward",
@@ -23,6 +25,7 @@ __all__ = [
     "Request",
     "Server",
     "ServingOutcome",
+    "WorkerPool",
     "arriving",
     "find_server",
     "kv_cache",

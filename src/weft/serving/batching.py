@@ -18,12 +18,10 @@ import numpy as np
 
 from weft.errors import NoPlanError, UsageError
 from weft.models.transformer import Piece
-from weft.serving.outcome import ServingOutcome
+from weft.serving.outcome import ServingOutcome, repeated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from weft.serving.cache import KvCache
     from weft.serving.fetching import Fetcher
@@ -39,11 +37,13 @@ class BatchLimits:
     """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
 
     ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
-    what was answered; ``admission`` what it does for a request before its prompt is computed:
-    taking it in, cutting it into tokens. ``stream`` is what the process in front of the engine does
-    for every token, while passes go on: turning it into text and sending it. A request that comes
-    while others are answered is seen ``lag`` passes later. A pass with prompts is no graph that is
-    replayed: its launches keep the device waiting for ``eager``. A server that is not ``mixed``
+    what was answered. Processes in front of the engine take ``admission`` seconds for a request,
+    and cut its prompt into tokens, ``tokenizing`` seconds for each, one request after the other;
+    ``stream`` is what they do for every answered token, while passes go on: turning it into text
+    and sending it. A ``pipelined`` server chooses what a pass computes while the one before runs,
+    so a request waits for the rest of a pass and for a whole one. A pass with prompts is no graph
+    that is replayed: it takes as long as its launches, ``eager``, at least. A server that is not
+    ``mixed``
     computes waiting prompts in passes of their own, in which nobody gets a token; one that is not
     ``chunked`` computes prompts whole. With ``concurrency`` a client keeps so many requests in
     flight: the next comes when one is answered and ``client`` seconds have passed, in the mean of a
@@ -55,8 +55,9 @@ class BatchLimits:
     ahead: bool = False
     overhead: float = 0.0
     admission: float = 0.0
+    tokenizing: float = 0.0
     stream: float = 0.0
-    lag: float = 0.0
+    pipelined: bool = False
     eager: float = 0.0
     chunked: bool = True
     mixed: bool = True
@@ -121,7 +122,8 @@ class _Run:
         self.seen = device.dma.sync if device.dma is not None else 0.0
         self.host = self.device = self.copier = self.front = 0.0
         self.active: list[_Active] = []
-        self.pace = 0.0  # seconds from the start of a pass that only answers to the next
+        self.decided = 0.0  # when it was chosen what the next pass computes
+        self.tokenizer = 0.0  # when prompts that came so far are cut into tokens
         self.held = 0  # tokens that have their place
         count = len(waiting)
         self.first, self.fetching = np.zeros(count), np.zeros(count)
@@ -129,7 +131,7 @@ class _Run:
         self.pauses = engine.limits.client * np.random.default_rng(0).exponential(1.0, count)
         if engine.limits.concurrency:
             self.arrival[engine.limits.concurrency :] = np.inf
-        self.gaps: list[NDArray[np.float64]] = []
+        self.gaps: list[tuple[float, int]] = []  # seconds between tokens, and how often
         self.computing = self.issuing = 0.0
         self.passes = self.tokens = self.number = 0
 
@@ -141,11 +143,13 @@ class _Run:
             chosen = self._chosen()
             if chosen:
                 self._pass(chosen)
+            elif self.decided < self.host:
+                self.decided = self.host  # no pass runs, so nothing is chosen ahead of it
             else:
-                self.host = self._next_event()
+                self.host = self.decided = self._next_event()
         return ServingOutcome(
             self.first,
-            np.concatenate([*self.gaps, np.empty(0)]),
+            repeated(self.gaps),
             self.fetching,
             self.front - began,
             self.tokens,
@@ -174,10 +178,9 @@ class _Run:
     def _started(self, request: Request) -> _Active:
         """Admit a request; the copies of its blocks are handed out at once, one by one."""
         fetcher, cache = self.engine.fetcher, self.engine.cache
-        limits = self.engine.limits
-        admitted = max(self.host, self.arrival[self.number] + limits.admission)
-        if self.active:
-            admitted += limits.lag * self.pace
+        limits, arrival = self.engine.limits, self.arrival[self.number]
+        self.tokenizer = max(self.tokenizer, arrival) + limits.tokenizing * request.prompt
+        admitted = max(self.host, self.tokenizer + limits.admission)
         if not fetcher.fetches or not request.cached:
             return _Active(request, self.number, request.prompt, admitted)
         price = fetcher.price(cache.blocks(request.cached))
@@ -191,7 +194,8 @@ class _Run:
     def _chosen(self) -> list[tuple[_Active, int]]:
         """Choose what the next pass computes: answers first, then prompts in their order."""
         budget = self.engine.limits.tokens
-        ready = [each for each in self.active if each.ready <= self.host]
+        until = self.decided if self.engine.limits.pipelined else self.host
+        ready = [each for each in self.active if each.ready <= until]
         chosen = [(each, 1) for each in ready if not each.left]
         if not self.engine.limits.mixed and any(each.left for each in ready):
             chosen = []
@@ -213,7 +217,7 @@ class _Run:
         pieces = pieces_of(chosen)
         seconds = forward.seconds(pieces)
         if any(each.left for each, _ in chosen):
-            seconds += self.engine.limits.eager
+            seconds = max(seconds, self.engine.limits.eager)
         start = max(self.host + self.launch, self.device)
         fetcher, slowdown = self.engine.fetcher, 1.0
         if self.copier > start:
@@ -224,8 +228,6 @@ class _Run:
         answers = sum(part >= each.left for each, part in chosen)
         streaming = self.engine.limits.stream * answers
         self.front = seen_first = max(self.front, self.device) + streaming
-        if not any(each.left for each, _ in chosen):
-            self.pace = took + self.launch
         self.computing += alike * took
         self.passes += alike
         # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
@@ -235,8 +237,22 @@ class _Run:
             self.device = start + took
             self.front = max(self.front, self.device) + streaming
         self.host = start if ahead else self.device + self.seen
+        self.decided = start
+        answering = 0
         for each, part in chosen:
-            self._computed(each, part, alike, seen_first)
+            if each.left:
+                self._prompted(each, part)
+            else:
+                answering += 1
+                self.gaps.append((seen_first - each.last, 1))
+                each.answered += alike
+                each.last = self.front
+        if answering and alike > 1:
+            self.gaps.append(((self.front - seen_first) / (alike - 1), answering * (alike - 1)))
+        self.tokens += answering * alike
+        for each, _ in chosen:
+            if each.answered == each.request.output:
+                self._finished(each)
         self.active = [each for each in self.active if each.answered < each.request.output]
 
     def _alike(self, chosen: list[tuple[_Active, int]], start: float, took: float) -> int:
@@ -255,22 +271,19 @@ class _Run:
             until = min(until, int((min(later) - start) / (took + self.launch)))
         return max(1, min(left, until))
 
-    def _computed(self, each: _Active, part: int, alike: int, seen_first: float) -> None:
-        if each.left:
-            each.left -= part
-            if each.left:
-                return
+    def _prompted(self, each: _Active, part: int) -> None:
+        """Take a part off a prompt; a pass with the last of it gives the first token."""
+        each.left -= part
+        if not each.left:
             self.first[each.number] = self.front - self.arrival[each.number]
-        else:
-            gaps = np.full(alike, (self.front - seen_first) / max(1, alike - 1))
-            gaps[0] = seen_first - each.last
-            self.gaps.append(gaps)
-        each.answered += alike
-        each.last = self.front
-        self.tokens += alike
-        if each.answered == each.request.output:
-            self.held -= each.request.tokens
-            later = np.flatnonzero(np.isinf(self.arrival))[:1]
+            each.answered, each.last = 1, self.front
+            self.tokens += 1
+
+    def _finished(self, each: _Active) -> None:
+        """Free its place; the client sends the next request."""
+        self.held -= each.request.tokens
+        later = np.flatnonzero(np.isinf(self.arrival))[:1]
+        if len(later):
             self.arrival[later] = self.front + self.pauses[later]
             self.arrival[self.number :].sort()
 
@@ -280,9 +293,7 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
     answering = [each.context for each, _ in chosen if not each.left]
     found = []
     if answering:
-        mean = sum(answering) / len(answering)
-        count = _rounded(len(answering), _LOTS)
-        found.append(Piece(count, 1, _rounded(math.ceil(mean) + 1, _CONTEXT)))
+        found.append(answers_of(len(answering), sum(answering) / len(answering)))
     parts: dict[tuple[int, int], int] = {}
     for each, part in chosen:
         if each.left:
@@ -291,6 +302,11 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
             parts[shape] = parts.get(shape, 0) + 1
     found += [Piece(count, queries, keys) for (queries, keys), count in parts.items()]
     return tuple(found)
+
+
+def answers_of(count: int, context: float) -> Piece:
+    """Return single tokens of so many requests with this mean context, as graphs hold them."""
+    return Piece(_rounded(count, _LOTS), 1, _rounded(math.ceil(context) + 1, _CONTEXT))
 
 
 def _near(tokens: int) -> int:

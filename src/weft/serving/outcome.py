@@ -10,9 +10,17 @@ import numpy as np
 from weft.units import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+
+def repeated(counted: Sequence[tuple[float, int]]) -> Floats:
+    """Return each number as often as its count says."""
+    numbers = np.array([each for each, _ in counted], dtype=np.float64)
+    return np.repeat(numbers, np.array([count for _, count in counted], dtype=np.int64))
 
 
 @dataclass(frozen=True)

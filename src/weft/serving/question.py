@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weft.cost.ranges import range_term
-from weft.errors import UsageError
+from weft.errors import NoPlanError, UsageError
 from weft.serving.batching import BatchLimits, Engine
 from weft.serving.cache import kv_cache
+from weft.serving.disaggregated import DisaggregatedEngine, WorkerPool
 from weft.serving.fetching import BASELINE, Fetcher
 from weft.serving.forward import Forward
 from weft.serving.requests import arriving
@@ -79,7 +80,41 @@ class Question:
 
     def served(self, fetch: str, requests: Sequence[Request]) -> ServingOutcome:
         """Serve requests in one way."""
-        return Engine(self._forward, self._cache, self._fetcher(fetch), self.limits).serve(requests)
+        return Engine(self.forward, self.cache, self._fetcher(fetch), self.limits).serve(requests)
+
+    def disaggregated_row(self, decode: Question, workers: tuple[int, int]) -> dict[str, Any]:
+        """Serve the load with prompts on workers of this question, answers on those of another."""
+        pools = zip(workers, (self, decode), strict=True)
+        prefill, answer = (WorkerPool(n, each.forward, each.limits) for n, each in pools)
+        together = -(-(self.limits.concurrency or self.load.count) // workers[1])
+        needed = together * (self.load.prompt + self.load.output)
+        if needed > decode.cache.room:
+            raise NoPlanError(
+                f"{together} requests need {needed} tokens of a decode worker's cache, which has "
+                f"room for {decode.cache.room}.",
+                "Try: more decode workers, more ranks for each, or a smaller --concurrency.",
+            )
+        if self.platform.nic is None:
+            raise UsageError(
+                f"{self.platform.name} has no NIC to move keys and values by",
+                "Use a machine with one: weft platforms lists them.",
+            )
+        # Every rank of a prefill worker sends its share by its own NIC.
+        engine = DisaggregatedEngine(
+            prefill, answer, self.cache.token_bytes / self.platform.nic.rate
+        )
+        alone = engine.serve(replace(self.load, count=1).requests())
+        return {
+            **self._described("recompute"),
+            "tp": decode.model.tp,
+            "prefill": f"{workers[0]}x{self.model.tp}",
+            "decode": f"{workers[1]}x{decode.model.tp}",
+            "copies": 0,
+            "fetch_alone": 0.0,
+            "ttft_alone": float(alone.first[0]),
+            **engine.serve(self.load.requests()).row(),
+            "basis": "predicted",
+        }
 
     def _row(self, fetch: str) -> dict[str, Any]:
         load = self.load
@@ -88,13 +123,24 @@ class Question:
         cached = load.requests()[0].cached
         fetched = self._fetcher(fetch).fetches and cached > 0
         return {
+            **self._described(fetch),
+            "copies": self.cache.blocks(cached) if fetched else 0,
+            "fetch_alone": float(alone.fetching[0]),
+            "ttft_alone": float(alone.first[0]),
+            **outcome.row(),
+            **self._ranges(outcome.row()),
+            "basis": "predicted",
+        }
+
+    def _described(self, fetch: str) -> dict[str, Any]:
+        load = self.load
+        return {
             "model": self.name,
             "tp": self.model.tp,
             "server": self.server.name if self.server else None,
             "concurrency": self.limits.concurrency or None,
             "fetch": fetch,
-            "block": self._cache.block_bytes,
-            "copies": self._cache.blocks(cached) if fetched else 0,
+            "block": self.cache.block_bytes,
             "hit": load.hit,
             "prompt": load.prompt,
             "generate": load.output,
@@ -102,11 +148,6 @@ class Question:
             "requests": load.count,
             "reduce": self.reduction,
             "ahead": self.limits.ahead,
-            "fetch_alone": float(alone.fetching[0]),
-            "ttft_alone": float(alone.first[0]),
-            **outcome.row(),
-            **self._ranges(outcome.row()),
-            "basis": "predicted",
         }
 
     def _ranges(self, row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -121,7 +162,8 @@ class Question:
         return found
 
     @cached_property
-    def _forward(self) -> Forward:
+    def forward(self) -> Forward:
+        """What passes of the model take."""
         model = self.model
         # Experts lie on ranks of their own, or on those that share the other products.
         num_ranks = max(model.tp, model.expert_tp * model.ep)
@@ -135,13 +177,14 @@ class Question:
         return Forward(model, platform, self.reduction, library, experts)
 
     @cached_property
-    def _cache(self) -> KvCache:
+    def cache(self) -> KvCache:
+        """What a rank keeps of each token."""
         return kv_cache(self.model, self.platform.require_device(), self.block_bytes)
 
     def _fetcher(self, name: str) -> Fetcher:
         known = self._fetchers
         if name not in known:
-            known[name] = Fetcher(self.platform, name, self._cache.block_bytes, self.engines)
+            known[name] = Fetcher(self.platform, name, self.cache.block_bytes, self.engines)
         return known[name]
 
     @cached_property

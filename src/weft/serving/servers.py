@@ -24,11 +24,13 @@ class Server:
     """A server with its default settings, from a version on.
 
     ``tokens`` of a pass at most; a ``mixed`` server computes prompts in the same pass as answers,
-    another one waiting prompts first; one that is not ``chunked`` computes a prompt in one pass.
-    ``overhead`` passes on the host between two passes, ``stream`` for every token in the process
-    that sends it; a request is seen ``lag`` passes after it came; launches of a pass with prompts
-    take ``eager`` a layer. ``experts``: what its kernel of experts takes over the measured one of
-    vLLM. ``narrow_cache``: keys and values of a model in fp8 are kept in fp8 as well.
+    another one waiting prompts first; one that is not ``chunked`` computes a prompt in one pass; a
+    ``pipelined`` one chooses what a pass computes while the one before runs. ``overhead`` passes on
+    the host between two passes, ``admission`` before a request is known to the scheduler,
+    ``tokenizing`` for every token of its prompt, ``stream`` for every token of an answer. Launches
+    of a pass with prompts take ``eager`` for each layer at least, ``eager_experts`` for each layer
+    with experts. ``experts``: what its kernel of experts takes over the measured one of vLLM.
+    ``narrow_cache``: keys and values of a model in fp8 are kept in fp8 as well.
     """
 
     name: str
@@ -36,24 +38,32 @@ class Server:
     tokens: int
     mixed: bool
     overhead: float
+    admission: float = 0.0
+    tokenizing: float = 0.0
     stream: float = 0.0
-    lag: float = 0.0
     eager: float = 0.0
+    eager_experts: float = 0.0
     experts: float = 1.0
     chunked: bool = True
+    pipelined: bool = True
     narrow_cache: bool = False
 
-    def limits(self, layers: int, *, batch: int, concurrency: int = 0) -> BatchLimits:
-        """Return how it makes up batches of so many requests at most, for so many layers."""
+    def limits(
+        self, model: Transformer, *, batch: int, tokens: int | None = None, concurrency: int = 0
+    ) -> BatchLimits:
+        """Return how it makes up batches of so many requests at most, for a model."""
+        eager = sum(self.eager_experts if kind.experts else self.eager for kind in model.kinds)
         return BatchLimits(
             batch=batch,
-            tokens=max(self.tokens, batch),
+            tokens=tokens or max(self.tokens, batch),
             overhead=self.overhead,
+            admission=self.admission,
+            tokenizing=self.tokenizing,
             stream=self.stream,
-            lag=self.lag,
-            eager=self.eager * layers,
+            eager=eager,
             mixed=self.mixed,
             chunked=self.chunked,
+            pipelined=self.pipelined,
             concurrency=concurrency,
         )
 
@@ -67,20 +77,27 @@ class Server:
 # ``tokens``, ``mixed`` and ``chunked`` are defaults of the servers on H100 and H200:
 # max_num_batched_tokens of vLLM's engine V1, chunked_prefill_size of SGLang, which computes prompts
 # in passes of their own, max_num_tokens of TensorRT-LLM, which computes a prompt whole. vLLM
-# schedules the next pass while one runs from 0.14 on, SGLang and TensorRT-LLM always. The other
-# numbers are fitted to four models (validation/splits.py): docs/serve.md says which to which rows.
+# schedules the next pass while one runs from 0.14 on (--async-scheduling), SGLang and TensorRT-LLM
+# always (overlap scheduler). The other numbers are fitted to four models (validation/splits.py):
+# docs/serve.md says which to which rows.
 _TABLE = (
-    Server("vllm", (), 8192, mixed=True, overhead=1.5e-3),
-    Server("vllm", (0, 14), 8192, mixed=True, overhead=0.1e-3, lag=5),
-    Server("sglang", (), 8192, mixed=False, overhead=0.0, stream=50e-6, experts=0.8),
-    Server("sglang", (0, 5, 9), 8192, mixed=False, overhead=0.0, stream=50e-6, lag=8, experts=0.8),
+    Server("vllm", (), 8192, mixed=True, overhead=1.5e-3, pipelined=False),
+    Server("vllm", (0, 14), 8192, mixed=True, overhead=0.1e-3, admission=15e-3, tokenizing=3e-6),
     Server(
-        "trtllm", (), 8192, mixed=True, chunked=False, overhead=1.0e-3, stream=100e-6,
-        eager=0.27e-3, narrow_cache=True,
+        "sglang", (), 8192, mixed=False, overhead=0.0, admission=15e-3, tokenizing=3e-6,
+        stream=50e-6, experts=0.8,
     ),
     Server(
-        "trtllm", (1, 1), 8192, mixed=True, chunked=False, overhead=1.0e-3, stream=100e-6,
-        eager=0.27e-3, lag=12, narrow_cache=True,
+        "sglang", (0, 5, 9), 8192, mixed=False, overhead=0.0, admission=0.12, tokenizing=3e-6,
+        stream=50e-6, experts=0.8,
+    ),
+    Server(
+        "trtllm", (), 8192, mixed=True, chunked=False, overhead=1.0e-3, tokenizing=4e-6,
+        stream=100e-6, eager=0.8e-3, eager_experts=1e-3, narrow_cache=True,
+    ),
+    Server(
+        "trtllm", (1, 1), 8192, mixed=True, chunked=False, overhead=1.0e-3, admission=15e-3,
+        tokenizing=6e-6, stream=100e-6, eager=0.8e-3, eager_experts=1.5e-3, narrow_cache=True,
     ),
 )  # fmt: skip
 SERVERS = {server.name: server for server in _TABLE}

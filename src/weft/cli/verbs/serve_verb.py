@@ -76,14 +76,20 @@ def serve(
         int, typer.Option(metavar="N", help="Maximum number of concurrent requests.")
     ] = 256,
     tokens: Annotated[
-        int, typer.Option(metavar="N", help="Maximum number of tokens per pass.")
-    ] = 8192,
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Maximum tokens per pass; default: 8192 or the server's."
+        ),
+    ] = None,
     ahead: Annotated[
         bool, typer.Option("--ahead", help="Submit copies while the previous pass runs.")
     ] = False,
     overhead: Annotated[
-        str, typer.Option(metavar="T", help="Host time per pass besides launching it.")
-    ] = "0us",
+        str | None,
+        typer.Option(
+            metavar="T", help="Host time per pass besides launching it; default: 0 or the server's."
+        ),
+    ] = None,
     server: Annotated[
         str | None,
         typer.Option(
@@ -98,6 +104,16 @@ def serve(
             min=0, metavar="N", help="Requests that a client keeps in flight, instead of a rate."
         ),
     ] = 0,
+    prefill: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NxTP", help="Workers that compute prompts only, with --decode: 4x1, say."
+        ),
+    ] = None,
+    decode: Annotated[
+        str | None,
+        typer.Option(metavar="NxTP", help="Workers that answer only, with --prefill: 2x4, say."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
     json: Json = False,
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
@@ -109,13 +125,28 @@ def serve(
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed=seed)
-    limits = BatchLimits(batch, tokens, ahead, parse_time(overhead), concurrency=concurrency)
     found = find_server(server) if server is not None else None
-    if found is not None:
+    if found is None:
+        limits = BatchLimits(batch, tokens or 8192, ahead, concurrency=concurrency)
+    else:
         shape = found.served(shape)
-        limits = found.limits(shape.layers, batch=batch, concurrency=concurrency)
+        limits = found.limits(shape, batch=batch, tokens=tokens, concurrency=concurrency)
+        limits = replace(limits, ahead=ahead)
         load = replace(load, hit=hit if fetch != "all" else 0.0)
+    if overhead is not None:
+        limits = replace(limits, overhead=parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
+    if prefill is not None or decode is not None:
+        pools = _pools(prefill, decode, machine)
+        first, second = (
+            replace(question, model=replace(shape, tp=tp), load=replace(load, hit=0.0))
+            for _, tp in pools
+        )
+        row = first.disaggregated_row(second, (pools[0][0], pools[1][0]))
+        note = write(path, [row]) if path else ""
+        _show(machine, second, [row], json=json)
+        print_written(note, quiet=json)
+        return
     methods = ["recompute"] if found and fetch == "all" else names(fetch, FETCHES, "--fetch")
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
@@ -123,6 +154,28 @@ def serve(
     note = write(path, rows) if path else ""
     _show(machine, question, rows, json=json)
     print_written(note, quiet=json)
+
+
+def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list[tuple[int, int]]:
+    """Read numbers of workers and the ranks of each: ``4x1`` for prompts, ``2x4`` for answers."""
+    from weft.errors import UsageError
+
+    found = []
+    for name, text in (("--prefill", prefill), ("--decode", decode)):
+        parts = (text or "").split("x")
+        if len(parts) != 2 or not all(part.isdigit() and int(part) for part in parts):
+            raise UsageError(
+                f"{name}: expected workers x ranks of each (got {text})",
+                "Use both, as in --prefill 4x1 --decode 2x4.",
+            )
+        found.append((int(parts[0]), int(parts[1])))
+    ranks = sum(count * tp for count, tp in found)
+    if ranks > machine.num_ranks:
+        raise UsageError(
+            f"--prefill and --decode need {ranks} ranks, {machine.name} has {machine.num_ranks}",
+            f"Use fewer workers, or a larger machine: --on {machine.name}x2.",
+        )
+    return found
 
 
 def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
@@ -162,6 +215,12 @@ def _show(
         hidden = (
             ("block", "copies", "fetch", "fetch_alone") if rows[0]["fetch"] == "recompute" else ()
         )
+        if "prefill" in rows[0]:
+            pools = [
+                Column("prefill", "prefill", right=False),
+                Column("decode", "decode", right=False),
+            ]
+            columns = [*pools, *columns]
         columns = [each for each in columns if "gain" not in each.key and each.key not in hidden]
     print_table(columns, rows, title=title)
     if len(rows) > 1:

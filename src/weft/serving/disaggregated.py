@@ -1,0 +1,194 @@
+"""Prompts on workers of their own, answers on others; keys and values move between them.
+
+    client -> queue -> prefill workers -> keys and values over the network -> decode workers
+
+A prefill worker takes as many whole prompts from the queue as a pass may have. A decode worker
+starts a pass when the one before has ended, with all requests that it has by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.models.transformer import Piece
+from weft.serving.batching import BatchLimits, answers_of
+from weft.serving.outcome import ServingOutcome, repeated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from weft.serving.forward import Forward
+    from weft.serving.requests import Request
+
+
+@dataclass(frozen=True)
+class WorkerPool:
+    """So many equal workers, what their passes take, and how they make them up."""
+
+    count: int
+    forward: Forward
+    limits: BatchLimits
+
+    @property
+    def launch(self) -> float:
+        """What the host of a worker takes for a pass."""
+        return self.forward.platform.require_device().host_launch + self.limits.overhead
+
+
+@dataclass(frozen=True)
+class DisaggregatedEngine:
+    """Serves requests by a pool for prompts and one for answers.
+
+    ``transfer`` is what keys and values of a token take from one worker to another.
+    """
+
+    prefill: WorkerPool
+    decode: WorkerPool
+    transfer: float = 0.0
+
+    def serve(self, requests: Sequence[Request]) -> ServingOutcome:
+        """Answer all requests and give the times."""
+        return _DisaggregatedRun(self, list(requests)).outcome()
+
+
+@dataclass
+class _DecodeWorker:
+    """A worker that answers: when each of its requests ends, in passes, and what they see."""
+
+    ends: list[tuple[int, int]] = field(default_factory=list)  # pass of the last token, request
+    joining: list[tuple[int, float]] = field(default_factory=list)  # request, when it came
+    passes: int = 0
+    context: int = 0  # tokens that all of its requests see together
+    running: bool = False
+
+    @property
+    def load(self) -> int:
+        return len(self.ends) + len(self.joining)
+
+
+class _DisaggregatedRun:
+    """One run: events in the order of their times."""
+
+    def __init__(self, engine: DisaggregatedEngine, requests: list[Request]) -> None:
+        self.engine, self.requests = engine, requests
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.numbered = 0
+        self.now = self.tokenizer = 0.0
+        self.queue: deque[int] = deque()
+        self.idle = engine.prefill.count
+        self.workers = [_DecodeWorker() for _ in range(engine.decode.count)]
+        self.arrival = np.zeros(len(requests))
+        self.first = np.zeros(len(requests))
+        self.gaps: list[tuple[float, int]] = []
+        self.computing, self.passes = 0.0, 0
+        self.next = engine.prefill.limits.concurrency or len(requests)
+
+    def outcome(self) -> ServingOutcome:
+        for number, request in enumerate(self.requests[: self.next]):
+            self._at(request.arrival, lambda n=number: self._come(n))
+        while self.events:
+            self.now, _, happen = heapq.heappop(self.events)
+            happen()
+        return ServingOutcome(
+            self.first,
+            repeated(self.gaps),
+            np.zeros(len(self.requests)),
+            self.now - self.requests[0].arrival,
+            sum(each.output for each in self.requests),
+            self.computing,
+            0.0,
+            self.passes,
+        )
+
+    def _at(self, time: float, happen: Callable[[], None]) -> None:
+        self.numbered += 1
+        heapq.heappush(self.events, (time, self.numbered, happen))
+
+    def _come(self, number: int) -> None:
+        """Cut a prompt into tokens, one after the other, then let it wait for a worker."""
+        limits, prompt = self.engine.prefill.limits, self.requests[number].prompt
+        self.arrival[number] = self.now
+        self.tokenizer = max(self.tokenizer, self.now) + limits.tokenizing * prompt
+        self._at(self.tokenizer + limits.admission, lambda: self._wait(number))
+
+    def _wait(self, number: int) -> None:
+        self.queue.append(number)
+        self._compute_prompts()
+
+    def _compute_prompts(self) -> None:
+        pool = self.engine.prefill
+        while self.idle and self.queue:
+            taken = [self.queue.popleft()]
+            left = pool.limits.tokens - self.requests[taken[0]].prompt
+            while self.queue and self.requests[self.queue[0]].prompt <= left:
+                taken.append(self.queue.popleft())
+                left -= self.requests[taken[-1]].prompt
+            prompts = [self.requests[n].prompt for n in taken]
+            mean = round(sum(prompts) / len(prompts))
+            took = pool.forward.seconds((Piece(len(prompts), mean, mean),))
+            self._count(took)
+            took = max(took, pool.limits.eager) + pool.launch
+            self.idle -= 1
+            self._at(self.now + took, lambda done=taken: self._computed(done))
+
+    def _count(self, seconds: float) -> None:
+        self.computing += seconds
+        self.passes += 1
+
+    def _computed(self, taken: list[int]) -> None:
+        self.idle += 1
+        for number in taken:
+            moved = self.engine.transfer * self.requests[number].prompt
+            self._at(self.now + moved, lambda n=number: self._moved(n))
+        self._compute_prompts()
+
+    def _moved(self, number: int) -> None:
+        """Give a request to the worker with the fewest; that one sends its first token."""
+        self.first[number] = self.now - self.arrival[number]
+        if self.requests[number].output == 1:
+            self._finished()
+            return
+        worker = min(self.workers, key=lambda each: each.load)
+        worker.joining.append((number, self.now))
+        if not worker.running:
+            self._answer(worker, self.now)
+
+    def _answer(self, worker: _DecodeWorker, before: float) -> None:
+        """Start a pass over all that a worker has; ``before`` is when the last one ended."""
+        pool, joined = self.engine.decode, worker.joining
+        went_on = len(worker.ends)
+        for number, _ in joined:
+            request = self.requests[number]
+            heapq.heappush(worker.ends, (worker.passes + request.output - 1, number))
+            worker.context += request.prompt + 1
+        worker.joining, worker.running = [], True
+        count = len(worker.ends)
+        took = pool.forward.seconds((answers_of(count, worker.context / count),))
+        self._count(took)
+        end = self.now + took + pool.launch
+        self.gaps += [(end - came, 1) for _, came in joined]
+        if went_on:
+            self.gaps.append((end - before, went_on))
+        self._at(end, lambda: self._answered(worker))
+
+    def _answered(self, worker: _DecodeWorker) -> None:
+        worker.passes += 1
+        worker.context += len(worker.ends)
+        while worker.ends and worker.ends[0][0] <= worker.passes:
+            _, number = heapq.heappop(worker.ends)
+            worker.context -= self.requests[number].tokens
+            self._finished()
+        worker.running = False
+        if worker.load:
+            self._answer(worker, self.now)
+
+    def _finished(self) -> None:
+        """Let the client send the next request."""
+        if self.next < len(self.requests):
+            number, self.next = self.next, self.next + 1
+            self._at(self.now, lambda: self._come(number))
