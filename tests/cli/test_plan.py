@@ -1,6 +1,7 @@
 """``weft plan``: rows, totals, files, and errors in a line."""
 
 import json
+import zipfile
 
 import pytest
 
@@ -101,6 +102,14 @@ def test_the_traces_of_a_job_are_planned_together(tmp_path, capsys):
     assert any("the slowest of 2" in note for note in together["notes"])
     assert main(["plan", str(paths[0]), "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
+    with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
+        for path in paths:
+            archive.write(path, path.name)
+    for named in ("rank*.json", "job.zip", ""):
+        assert main(["plan", str(tmp_path / named), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["results"] == together["results"]
+        assert main(["predict", str(tmp_path / named), "--on", "h100-8"]) == 2
+        assert "expected the trace of one rank (got 2" in capsys.readouterr().err
     # All ranks say that bytes move for 100 us; one alone can only estimate it.
     assert together["results"][0]["seconds"] == pytest.approx(100e-6, rel=0.01)
     assert alone["results"][0]["seconds"] != pytest.approx(100e-6, rel=0.01)

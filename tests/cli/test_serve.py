@@ -22,7 +22,7 @@ def test_blocks_are_listed_and_rows_written(tmp_path, capsys):
     arguments = ["--block", "4KiB,64KiB", "--fetch", "b2b", "--hit", "0.5", "--rate", "100"]
     assert main(["serve", "llama-8b", "--on", "mi300x-8", *SMALL, *arguments, "-o", str(file)]) == 0
     said = capsys.readouterr().out
-    assert "4 requests 100 a second" in said
+    assert "4 requests, 100 a second" in said
     assert f"wrote {file}" in said
     assert len(file.read_text().splitlines()) == 3
 
@@ -72,6 +72,12 @@ def test_prompts_and_answers_have_workers_of_their_own(capsys):
         (("llama-8b", "--on", "mi300x-8", "--block", "0"), 2, "a block of 0 bytes holds nothing"),
         (("llama-8b", "--on", "mi300x-8", "--hit", "1.5"), 2, "Use 0 to 1."),
         (("llama-8b", "--on", "mi300x-8", "--hit", "-0.5"), 2, "Use 0 to 1."),
+        (("llama-8b", "--on", "h100-8", "--server", "vllm", "--hit", "0.5"), 2, "--fetch b2b"),
+        (
+            ("llama-8b", "--on", "h100-8", "--prefill", "2x1", "--decode", "2x1", "--fetch", "b2b"),
+            2,
+            "Remove --fetch",
+        ),
         (("llama-8b", "--on", "mi300x-8", "--fetch", "loop"), 2, "'loop'"),
         (("llama-8b", "--on", "mi300x-8", "--fetch", ","), 2, "--fetch: the list is empty"),
         (("llama-8b", "--on", "mi300x-8", "--seed", "-1"), 2, "--seed"),

@@ -99,3 +99,17 @@ def test_a_replay_that_is_far_off_is_used_on_demand_and_marked(capsys, tmp_path)
 def test_a_replay_that_is_close_is_marked_so(capsys, trace):
     (row,) = json.loads(called(capsys, trace, "--json")[1].out)["results"]
     assert row["reliable"] is True
+
+
+def test_a_folder_and_a_glob_stand_for_their_files_and_damaged_ones_are_skipped(
+    capsys, trace, tmp_path
+):
+    (tmp_path / "zero.json").write_text("")
+    _, alone = called(capsys, trace, "--strategy", "links*2", "--json")
+    (expected,) = json.loads(alone.out)["results"]
+    for named in (tmp_path, tmp_path / "*.json"):
+        code, out = called(capsys, named, "--strategy", "links*2", "--json")
+        (row,) = json.loads(out.out)["results"]
+        assert code == 0
+        assert row["strategies"] == expected["strategies"]
+        assert any("zero.json" in note for note in row["notes"])

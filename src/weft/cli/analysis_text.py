@@ -225,7 +225,7 @@ def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
         Column("waiting", "waiting", format_time),
         Column("moving", "moving", format_time),
         Column("busbw", "bus bandwidth", format_rate, spare=True),
-        Column("link", "link can do", format_rate, spare=True),
+        Column("link", "predicted", format_rate, spare=True),
     ]
     where = f" of rank {rank.rank}" if several else ""
     print()

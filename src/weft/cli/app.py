@@ -185,15 +185,15 @@ _add(
 _add(
     predict,
     "How long will one step take, and where does the time go?\n\nWORKLOAD is a name (dlrm, "
-    "llama-70b, gpt2, bert-base ..), a .toml file, a .workload.json file, a recorded trace, or a "
-    "function of torch code as package.module:function, which is captured on fake tensors without "
-    "a GPU.",
+    "llama-70b, gpt2 ..), a Hugging Face config.json, a job file of torchtitan, Megatron-LM, "
+    "DeepSpeed or accelerate, a .toml file, a .workload.json file, a recorded trace, or a function "
+    "of torch code as package.module:function, which is captured on fake tensors without a GPU.",
     "weft predict llama-70b --on h100-8x8 --set tp=8 --set fsdp=true --set batch=64",
 )
 _add(
     plan,
     "Which strategy should each pair of computation and communication use, what does that save, "
-    "and why?\n\nWORKLOAD is what weft predict takes.",
+    "and why?\n\nWORKLOAD is what weft predict takes, or the traces of all ranks of a job.",
     "weft plan llama-8b --on mi300x-8 --set fsdp=true -o plan.json",
 )
 _add(
@@ -209,10 +209,12 @@ _add(
 )
 _add(
     serve,
-    "How soon and how fast does a model answer, if part of every prompt is cached in the host's "
-    "memory?\n\nMODEL is a transformer by name or a .toml file. Requests are batched as they "
-    "come; each method of fetching their blocks is compared with one runtime call per block.",
-    "weft serve llama-70b --on mi300x-8 --block 8KiB --fetch per-copy,b2b --hit 0.9",
+    "How soon and how fast does a model answer requests, by a server such as vLLM, or with part of "
+    "every prompt cached in the host's memory?\n\nMODEL is a transformer by name, a Hugging Face "
+    "config.json or a .toml file. Requests are batched as they come. With --server: as that server "
+    "runs it. Without: each method of fetching cached blocks is compared with one runtime call per "
+    "block.",
+    "weft serve config.json --on h100-8 --set tp=1 --server vllm --concurrency 64",
 )
 _add(
     sweep,

@@ -1,5 +1,6 @@
 """Inputs shared by several verbs: a machine, a workload with its settings, a recorded step."""
 
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,8 +60,8 @@ Stack = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The software that runs the step: eager, composer, torchtitan, megatron-deepspeed or "
-        "graphs; without it, kernels as the cost models price them.",
+        help="The software that runs the step: eager, compile, torchtitan, megatron, mlperf ..; "
+        "without it, kernels as the cost models price them.",
     ),
 ]
 Versions = Annotated[
@@ -68,8 +69,8 @@ Versions = Annotated[
     typer.Option(
         "--stack",
         metavar="NAME,K=V..",
-        help="The software that runs the step (eager, composer, torchtitan, megatron-deepspeed or "
-        "graphs), and versions that say what can be executed, such as nccl=2.31,torch=2.13.",
+        help="The software that runs the step (eager, compile, torchtitan, megatron, mlperf ..), "
+        "and versions that say what can be executed, such as nccl=2.31,torch=2.13.",
     ),
 ]
 
@@ -131,29 +132,33 @@ def settings_of(given: list[str] | None, stack: str | None = None) -> dict[str, 
     return found
 
 
-def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | Graph | None":
-    """Return a recorded step, or None if ``spec`` names a workload.
+def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "list[Trace | Graph]":
+    """Read the recorded steps of a file, folder, glob or archive; none if it names a workload.
 
     A graph without times is returned as such: any number of ranks may run it.
     """
-    if not is_trace(spec):
-        return None
+    several = Path(spec).is_dir() or (has_magic(spec) and not Path(spec).exists())
+    if not several and not is_trace(spec):
+        return []
     from weft.trace.formats.graph import Graph
-    from weft.trace.formats.reading import read_any
+    from weft.trace.formats.reading import read_file
+    from weft.trace.formats.trace_files import trace_files
 
-    found = read_any(spec)
-    untimed = isinstance(found, Graph) and not found.has_times
+    found = [read_file(file)[0] for file in trace_files(spec)]
+    timed = [each for each in found if not isinstance(each, Graph) or each.has_times]
     if given:
         raise UsageError(
             f"--set {next(iter(given))} does not apply to the recorded step {spec}",
             "Use weft whatif to change a recorded step.",
         )
-    if ranks is not None and not untimed:
+    if ranks is not None and timed:
         raise UsageError(
             f"--ranks does not apply to the recorded step {spec}",
             "Remove --ranks, or try weft whatif --strategy 'ranks*2'.",
         )
-    return found.to_trace() if isinstance(found, Graph) and not untimed else found
+    return [
+        each.to_trace() if isinstance(each, Graph) and each.has_times else each for each in found
+    ]
 
 
 def is_trace(spec: str) -> bool:

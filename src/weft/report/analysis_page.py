@@ -27,7 +27,8 @@ _MEANINGS = {
     "Critical path": "Walked back from the end of a step: each thing waited for the one before "
     "it. Only what stands on it can make the step shorter.",
     "Bus bandwidth": "As nccl-tests counts: bytes moved per link, the same for any number of "
-    "ranks, so that it compares with what the link can do.",
+    "ranks, so that it compares with the rate of a link. The predicted one is that of a "
+    "collective of this size alone.",
 }
 
 

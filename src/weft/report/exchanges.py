@@ -82,7 +82,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def bandwidth_section(ranks: Sequence[RankAnalysis]) -> Section | None:
-    """Return the bandwidth reached once all ranks had arrived, and that of the link."""
+    """Return the bandwidth reached once all ranks had arrived, and the predicted one."""
     found = list(_points(ranks))
     if not found:
         return None
@@ -92,11 +92,11 @@ def bandwidth_section(ranks: Sequence[RankAnalysis]) -> Section | None:
         Column("name", "collective", right=False),
         Column("nbytes", "size", format_size),
         Column("busbw", "bus bandwidth", format_rate),
-        Column("link", "the link can do", format_rate),
+        Column("link", "predicted", format_rate),
         Column("share", "reached", "{:.0%}".format),
         Column("basis", "basis", right=False),
     ]
-    text = "A dot is one collective; a dashed line what the machine's links can do at this size."
+    text = "A dot is one collective; a dashed line what is predicted for this size on the machine's links."
     if all(row["basis"] != "measured" for row in found):
         text += (
             " With one rank's trace the moving time is itself estimated from the link, so dots lie "
@@ -150,5 +150,5 @@ def _chart(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _said(row: dict[str, Any]) -> str:
-    link = f"; the link can do {format_rate(row['link'])}" if row["link"] else ""
+    link = f"; predicted {format_rate(row['link'])}" if row["link"] else ""
     return f"{row['rank']}, {row['name']}: {format_rate(row['busbw'])}{link}"

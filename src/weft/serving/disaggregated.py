@@ -1,9 +1,9 @@
-"""Prompts on workers of their own, answers on others; keys and values move between them.
+"""Disaggregated serving: a pool of prefill workers, a pool of decode workers, a network between.
 
     client -> queue -> prefill workers -> keys and values over the network -> decode workers
 
-A prefill worker takes as many whole prompts from the queue as a pass may have. A decode worker
-starts a pass when the one before has ended, with all requests that it has by then.
+A prefill worker takes as many whole prompts from the queue as fit into the tokens of a pass. A
+decode worker starts a pass when the previous one has ended, with all requests it has received.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """So many equal workers, what their passes take, and how they make them up."""
+    """Equal workers: their number, the cost of their passes, and the limits of a batch."""
 
     count: int
     forward: Forward
@@ -37,15 +37,15 @@ class WorkerPool:
 
     @property
     def launch(self) -> float:
-        """What the host of a worker takes for a pass."""
+        """Return the host time of a pass in seconds."""
         return self.forward.platform.require_device().host_launch + self.limits.overhead
 
 
 @dataclass(frozen=True)
 class DisaggregatedEngine:
-    """Serves requests by a pool for prompts and one for answers.
+    """Simulates requests on two pools of workers.
 
-    ``transfer`` is what keys and values of a token take from one worker to another.
+    ``transfer`` is the time to move the keys and values of one token between workers, in seconds.
     """
 
     prefill: WorkerPool
@@ -53,13 +53,13 @@ class DisaggregatedEngine:
     transfer: float = 0.0
 
     def serve(self, requests: Sequence[Request]) -> ServingOutcome:
-        """Answer all requests and give the times."""
+        """Simulate all requests; return their latencies and the throughput."""
         return _DisaggregatedRun(self, list(requests)).outcome()
 
 
 @dataclass
 class _DecodeWorker:
-    """A worker that answers: when each of its requests ends, in passes, and what they see."""
+    """A decode worker: its running requests, and those that join at the next pass."""
 
     ends: list[tuple[int, int]] = field(default_factory=list)  # pass of the last token, request
     joining: list[tuple[int, float]] = field(default_factory=list)  # request, when it came
@@ -73,7 +73,7 @@ class _DecodeWorker:
 
 
 class _DisaggregatedRun:
-    """One run: events in the order of their times."""
+    """One simulation: a heap of events, processed in order of time."""
 
     def __init__(self, engine: DisaggregatedEngine, requests: list[Request]) -> None:
         self.engine, self.requests = engine, requests
@@ -111,7 +111,7 @@ class _DisaggregatedRun:
         heapq.heappush(self.events, (time, self.numbered, happen))
 
     def _come(self, number: int) -> None:
-        """Cut a prompt into tokens, one after the other, then let it wait for a worker."""
+        """Tokenize a prompt, after those that came before, then queue it for prefill."""
         limits, prompt = self.engine.prefill.limits, self.requests[number].prompt
         self.arrival[number] = self.now
         self.tokenizer = max(self.tokenizer, self.now) + limits.tokenizing * prompt
@@ -149,7 +149,7 @@ class _DisaggregatedRun:
         self._compute_prompts()
 
     def _moved(self, number: int) -> None:
-        """Give a request to the worker with the fewest; that one sends its first token."""
+        """Hand a request to the decode worker with the fewest; it sends the first token."""
         self.first[number] = self.now - self.arrival[number]
         if self.requests[number].output == 1:
             self._finished()
@@ -160,7 +160,7 @@ class _DisaggregatedRun:
             self._answer(worker, self.now)
 
     def _answer(self, worker: _DecodeWorker, before: float) -> None:
-        """Start a pass over all that a worker has; ``before`` is when the last one ended."""
+        """Start a decode pass over all requests of a worker; ``before`` is the last end."""
         pool, joined = self.engine.decode, worker.joining
         went_on = len(worker.ends)
         for number, _ in joined:
@@ -189,7 +189,7 @@ class _DisaggregatedRun:
             self._answer(worker, self.now)
 
     def _finished(self) -> None:
-        """Let the client send the next request."""
+        """Send the next request of the client, which keeps a fixed number in flight."""
         if self.next < len(self.requests):
             number, self.next = self.next, self.next + 1
             self._at(self.now, lambda: self._come(number))

@@ -20,7 +20,8 @@ from weft.step import StepRun
 from weft.timeline import Timeline
 from weft.trace import Trace, read
 from weft.trace.analysis.align import AlignedJob, RankTrace
-from weft.trace.formats.reading import jobs_of
+from weft.trace.formats.reading import TracesRead, jobs_of, read_traces
+from weft.trace.formats.trace_files import trace_files
 from weft.units import brief
 from weft.whatif.change import NAMES, Change, change, scaling_of
 from weft.whatif.joined_job import JobReplay, job_of, job_replay, straggler, without_straggler
@@ -163,11 +164,15 @@ def what_if_jobs(
 ) -> list[Answer]:
     """Answer for each job among traces; its ranks are replayed together where they meet.
 
-    A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
+    A path is a file, a folder, a glob or an archive. A replay that is more than ``MOST_ERROR`` off
+    raises a ReplayError, unless ``anyway``.
     """
     require_known(names)
-    jobs, _ = jobs_of(_read(traces))
-    return [answer for job in jobs for answer in answers_of(job, names, on, anyway=anyway)]
+    found = _read(traces)
+    jobs, apart = jobs_of(found.traces)
+    answers = [answer for job in jobs for answer in answers_of(job, names, on, anyway=anyway)]
+    first = replace(answers[0], notes=(*found.skipped, *apart, *answers[0].notes))
+    return [first, *answers[1:]]
 
 
 def what_if_job(
@@ -178,7 +183,7 @@ def what_if_job(
     anyway: bool = False,
 ) -> Answer:
     """Replay the ranks of a job together, then with each change; the slowest rank counts."""
-    return _job_answer(job_replay(job_of(_read(traces))), names, on, anyway=anyway)
+    return _job_answer(job_replay(job_of(_read(traces).traces)), names, on, anyway=anyway)
 
 
 def answers_of(
@@ -202,8 +207,13 @@ def require_known(names: Sequence[str]) -> None:
             scaling_of(name)
 
 
-def _read(traces: Sequence[Trace | Path | str]) -> list[Trace]:
-    return [each if isinstance(each, Trace) else read(each) for each in traces]
+def _read(traces: Sequence[Trace | Path | str]) -> TracesRead:
+    given = [each for each in traces if isinstance(each, Trace)]
+    paths = [each for each in traces if not isinstance(each, Trace)]
+    if given and not paths:
+        return TracesRead(given, [])
+    found = read_traces(trace_files(paths))
+    return TracesRead([*given, *found.traces], found.skipped)
 
 
 def _rank_answer(

@@ -207,11 +207,10 @@ def _planned_recorded(
 
 def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "list[Trace | Graph]":
     """Read the traces of one job; return none if a single word names a workload."""
-    found = [recorded(word, given, ranks) for word in words]
-    traces = [trace for trace in found if trace is not None]
-    if len(words) in (1, len(traces)):
-        return traces
-    other = next(word for word, trace in zip(words, found, strict=True) if trace is None)
+    found = {word: recorded(word, given, ranks) for word in words}
+    if len(words) == 1 or all(found.values()):
+        return [trace for traces in found.values() for trace in traces]
+    other = next(word for word, traces in found.items() if not traces)
     raise UsageError(
         f"WORKLOAD: {other!r} is not a trace file (got {len(words)} words, expected one workload "
         "or the traces of one job)",

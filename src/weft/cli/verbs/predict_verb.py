@@ -20,6 +20,7 @@ from weft.cli.inputs import (
 )
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
+from weft.errors import UsageError
 from weft.result_tables import flat
 
 if TYPE_CHECKING:
@@ -71,10 +72,15 @@ def predict(
     path, given = output_path(output, _SUFFIXES), settings_of(settings, stack)
     price = gpu_hour_of(gpu_hour)
     machine = machine_of(on, ranks)
-    trace = recorded(graph, given, ranks)
+    traces = recorded(graph, given, ranks)
     job = None
-    if trace is not None:
-        prediction = _of_recorded(trace, machine, library=library, anyway=anyway)
+    if len(traces) > 1:
+        raise UsageError(
+            f"WORKLOAD: expected the trace of one rank (got {len(traces)} in {graph!r})",
+            "Name one file, or change all ranks together: weft whatif TRACE.. --on PLATFORM",
+        )
+    if traces:
+        prediction = _of_recorded(traces[0], machine, library=library, anyway=anyway)
     else:
         prediction, job = _of_workload(
             graph, machine, given, library=library, every_rank=every_rank, anyway=anyway

@@ -1,4 +1,4 @@
-"""``weft serve``: latency and throughput of a model, by each method to fetch cached blocks."""
+"""``weft serve``: latency and throughput of a server, or by each method to fetch cached blocks."""
 
 import math
 from dataclasses import replace
@@ -9,6 +9,7 @@ import typer
 from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
 from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, print_written, track, write
+from weft.errors import UsageError
 from weft.report.text import Column, print_table
 from weft.units import format_size, format_time, parse_sizes, parse_time
 
@@ -62,9 +63,13 @@ def serve(
         ),
     ] = "library",
     hit: Annotated[
-        float,
-        typer.Option(metavar="0..1", help="Fraction of a prompt that is cached in host memory."),
-    ] = 0.9,
+        float | None,
+        typer.Option(
+            metavar="0..1",
+            help="Fraction of a prompt that is cached in host memory; default: 0.9, with --server "
+            "and no --fetch 0.",
+        ),
+    ] = None,
     prompt: Annotated[int, typer.Option(metavar="N", help="Tokens per prompt.")] = 4096,
     generate: Annotated[int, typer.Option(metavar="N", help="Tokens per answer.")] = 128,
     rate: Annotated[
@@ -124,7 +129,14 @@ def serve(
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
-    load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed=seed)
+    plain = fetch == "all" and (server is not None or prefill is not None or decode is not None)
+    if plain and hit:
+        raise UsageError(
+            f"--hit: a server fetches nothing without --fetch (got {hit:g})",
+            "Name a method, as in --fetch b2b --hit 0.5, or remove --hit.",
+        )
+    cached = (0.0 if plain else 0.9) if hit is None else hit
+    load = Load(requests, prompt, generate, cached, math.inf if rate is None else rate, seed=seed)
     found = find_server(server) if server is not None else None
     if found is None:
         limits = BatchLimits(batch, tokens or 8192, ahead, concurrency=concurrency)
@@ -132,16 +144,17 @@ def serve(
         shape = found.served(shape)
         limits = found.limits(shape, batch=batch, tokens=tokens, concurrency=concurrency)
         limits = replace(limits, ahead=ahead)
-        load = replace(load, hit=hit if fetch != "all" else 0.0)
     if overhead is not None:
         limits = replace(limits, overhead=parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
     if prefill is not None or decode is not None:
+        if fetch != "all":
+            raise UsageError(
+                f"--fetch does not apply with --prefill and --decode (got {fetch})",
+                "Remove --fetch: prefill workers compute whole prompts.",
+            )
         pools = _pools(prefill, decode, machine)
-        first, second = (
-            replace(question, model=replace(shape, tp=tp), load=replace(load, hit=0.0))
-            for _, tp in pools
-        )
+        first, second = (replace(question, model=replace(shape, tp=tp)) for _, tp in pools)
         row = first.disaggregated_row(second, (pools[0][0], pools[1][0]))
         note = write(path, [row]) if path else ""
         _show(machine, second, [row], json=json)
@@ -158,8 +171,6 @@ def serve(
 
 def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list[tuple[int, int]]:
     """Read numbers of workers and the ranks of each: ``4x1`` for prompts, ``2x4`` for answers."""
-    from weft.errors import UsageError
-
     found = []
     for name, text in (("--prefill", prefill), ("--decode", decode)):
         parts = (text or "").split("x")
@@ -201,13 +212,14 @@ def _show(
         Column("throughput", "tokens/s", "{:.0f}".format),
         Column("throughput_gain", "gain", "{:.2f}x".format),
     ]
-    load, model = question.load, question.model
+    load = question.load
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
     if question.limits.concurrency:
         come = f"{question.limits.concurrency} in flight"
+    layout = "" if "prefill" in rows[0] else f", tp {question.model.tp},"
     title = (
-        f"{question.name}, tp {model.tp}, on {machine.name}: {load.count} requests {come}, prompts "
-        f"of {load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; predicted"
+        f"{question.name}{layout} on {machine.name}: {load.count} requests, {come}, prompts of "
+        f"{load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; predicted"
     )
     if question.server is not None:
         title = f"{question.server.name}: {title}"

@@ -21,7 +21,9 @@ def whatif(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE..", help="Traces of PyTorch's profiler, one per rank, plain or .gz."
+            metavar="TRACE..",
+            help="Traces of a job, one per rank, in any format that weft analyze reads: files, "
+            "folders, globs or a .zip.",
         ),
     ],
     *,
@@ -47,14 +49,11 @@ def whatif(
     ] = None,
 ) -> None:
     """Answer for each job among the traces."""
-    from weft.trace import read
     from weft.whatif import what_if_jobs
-    from weft.whatif.answer import require_known
 
     path = output_path(output, (".html", ".json", ".csv"))
-    machine, names = None if on is None else machine_of(on), words(strategy)
-    require_known(names)  # reading traces may take long
-    answers = what_if_jobs([read(path) for path in traces], names, on=machine, anyway=anyway)
+    machine = None if on is None else machine_of(on)
+    answers = what_if_jobs(traces, words(strategy), on=machine, anyway=anyway)
     note = _write(path, answers) if path else ""
     if json:
         print_json("whatif", on, [answer.as_row() for answer in answers])

@@ -309,7 +309,7 @@ def _slow_links(job: _Job) -> Iterator[Loss]:
         "Find out why the links are slow",
         gain,
         f"{worst.kind} of {format_size(worst.nbytes or 0)} reached {format_rate(busbw)} of bus "
-        f"bandwidth, the link can do {format_rate(link)}",
+        f"bandwidth, predicted are {format_rate(link)}",
         "compare with nccl-tests on the same nodes; look at NCCL_DEBUG=INFO for the path it took",
         f"links*{max(link / busbw, 1.01):.2f}",
     )
