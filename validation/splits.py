@@ -66,7 +66,8 @@ MEMORY_MEGATRON = Split(
     fitted=("gpt",),
     held_out=("bert", "mixtral", "moe"),
     reason="whole families of models: encoders, and models of experts. BERT was scored with the "
-    "vocabulary of GPT-2 first (8.3 %), then with its own, which its tests' arguments name",
+    "vocabulary of GPT-2 first (8.3 %), then with BERT's own: its tests' arguments name a file "
+    "vocab.txt, not its size",
 )
 
 DEEPBENCH_T4 = Split(
