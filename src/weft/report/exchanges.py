@@ -96,7 +96,7 @@ def bandwidth_section(ranks: Sequence[RankAnalysis]) -> Section | None:
         Column("share", "reached", "{:.0%}".format),
         Column("basis", "basis", right=False),
     ]
-    text = "A dot is one collective; a dashed line what is predicted for this size on the machine's links."
+    text = "A dot is one collective; a dashed line what is predicted for its size on these links."
     if all(row["basis"] != "measured" for row in found):
         text += (
             " With one rank's trace the moving time is itself estimated from the link, so dots lie "
