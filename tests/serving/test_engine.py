@@ -302,8 +302,8 @@ def test_times_of_a_known_server_have_ranges_and_others_have_none():
 def apart(count=6, prefill=1, decode=1, output=8, transfer=0.0, **limits):
     """Serve with prompts and answers on workers of their own; prices that are known are kept."""
     forward = engine().forward
-    limits = BatchLimits(**{"batch": 64, "tokens": 512, **limits})
-    pools = (WorkerPool(each, forward, limits) for each in (prefill, decode))
+    rules = BatchLimits(**{"batch": 64, "tokens": 512, **limits})
+    pools = (WorkerPool(prefill, forward, rules), WorkerPool(decode, forward, rules))
     requests = arriving(count, prompt=512, output=output, hit=0.0)
     return DisaggregatedEngine(*pools, transfer).serve(requests)
 

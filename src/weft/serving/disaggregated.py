@@ -149,7 +149,7 @@ class _DisaggregatedRun:
         self._compute_prompts()
 
     def _moved(self, number: int) -> None:
-        """Hand a request to the decode worker with the fewest; it sends the first token."""
+        """Send a request to the worker with the fewest, which sends its first token."""
         self.first[number] = self.now - self.arrival[number]
         if self.requests[number].output == 1:
             self._finished()
@@ -189,7 +189,7 @@ class _DisaggregatedRun:
             self._answer(worker, self.now)
 
     def _finished(self) -> None:
-        """Send the next request of the client, which keeps a fixed number in flight."""
+        """Add the next request of a client with a fixed number in flight."""
         if self.next < len(self.requests):
             number, self.next = self.next, self.next + 1
             self._at(self.now, lambda: self._come(number))
