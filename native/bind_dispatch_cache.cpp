@@ -176,7 +176,7 @@ class DispatchCache {
   bool serve(CallKey key, Bytes x, std::optional<Bytes> out) {
     key.nbytes = std::max(x.size(), out ? out->size() : 0);
     const auto found = entries_.find(key);
-    if (found == entries_.end() || !member_.is_idle()) return false;
+    if (found == entries_.end() || !member_.threads().is_idle()) return false;
     if (out && !may_write(x, *out)) return false;
     const std::array<Bound, 2> both{Bound{0, x}, Bound{1, out.value_or(Bytes{})}};
     const auto bound = std::span(both).first(out ? 2 : 1);

@@ -81,11 +81,6 @@ View view(nb::handle self, std::uint64_t offset, std::uint64_t nbytes) {
   return View(bytes.data(), 1, shape, self);
 }
 
-int checked_rank(Member& member, int rank) {
-  if (rank < 0 || rank >= member.control().num_ranks()) throw std::out_of_range("rank");
-  return rank;
-}
-
 nb::object barrier(Member& member) {
   std::optional<Abort> abort;
   {
@@ -100,18 +95,18 @@ bool can_read(Member& self, int rank, std::uint64_t address) {
   std::uint64_t word = 0;
   const iovec local{&word, sizeof word};
   const iovec remote{reinterpret_cast<void*>(address), sizeof word};
-  const auto pid = static_cast<pid_t>(self.control().pid(checked_rank(self, rank)));
+  const auto pid = static_cast<pid_t>(self.control().pid(self.control().checked_rank(rank)));
   return ::process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof word;
 }
 
 nb::object call_at(Member& self, int rank, std::uint64_t number) {
-  const auto text = self.control().recorder(checked_rank(self, rank)).text(number);
+  const auto text = self.control().recorder(self.control().checked_rank(rank)).text(number);
   return text ? nb::object(nb::str(text->data(), text->size())) : nb::none();
 }
 
 // Whether the job is done, and how it failed.
 std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double timeout) {
-  weft::Worker* worker = self.worker();
+  weft::Worker* worker = self.threads().worker();
   if (worker == nullptr) return {true, nb::none()};
   bool done = worker->is_done(job);
   if (!done) {
@@ -123,16 +118,18 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
 
 // Makes progress on a job for so many seconds, or until it is done.
 void make_progress(Member& self, std::uint64_t job, double seconds) {
-  if (self.worker() == nullptr) return;
+  weft::Worker* worker = self.threads().worker();
+  if (worker == nullptr) return;
   const nb::gil_scoped_release release;
-  static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins()));
+  static_cast<void>(worker->wait(job, to_duration(seconds), poll_signals, self.spins()));
 }
 
 // Waits for all jobs; every job ends by its own deadline.
 void drain(Member& self) {
-  if (self.worker() == nullptr) return;
+  weft::Worker* worker = self.threads().worker();
+  if (worker == nullptr) return;
   const nb::gil_scoped_release release;
-  self.worker()->drain(poll_signals);
+  worker->drain(poll_signals);
 }
 
 // Address and bytes of any object with a contiguous buffer.
@@ -183,7 +180,9 @@ void bind_member(nb::module_& module) {
       .def_prop_ro("region_bytes", [](Member& self) { return self.control().region_bytes(); })
       .def_prop_ro("control_bytes", [](Member& self) { return Control::nbytes(self.control().num_ranks()); })
       .def("set_spins", &Member::set_spins, nb::arg("spins"))
-      .def("set_core_for_worker", &Member::set_core_for_worker, nb::arg("has"))
+      .def(
+          "set_core_for_worker", [](Member& self, bool has) { self.threads().set_core_for_worker(has); },
+          nb::arg("has"))
       .def(
           "set_timeout", [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
           nb::arg("timeout"))
@@ -196,7 +195,7 @@ void bind_member(nb::module_& module) {
           [](Member& self, bool always, std::uint64_t up_to) { self.set_staging({always, up_to}); },
           nb::arg("always"), nb::arg("up_to"))
       .def("can_read", &can_read, nb::arg("rank"), nb::arg("address"))
-      .def("is_idle", &Member::is_idle)
+      .def("is_idle", [](const Member& self) { return self.threads().is_idle(); })
       .def("try_enter_call", [](Member& self) { return self.call_guard().enter(); })
       .def("leave_call", [](Member& self) { self.call_guard().leave(); })
       .def(
@@ -224,24 +223,31 @@ void bind_member(nb::module_& module) {
       .def(
           "last_call",
           [](Member& self, int rank) {
-            const weft::FlightRecorder& recorder = self.control().recorder(checked_rank(self, rank));
+            const weft::FlightRecorder& recorder = self.control().recorder(self.control().checked_rank(rank));
             return std::pair(recorder.latest(), recorder.ended());
           },
           nb::arg("rank"))
       .def(
           "is_done",
           [](const Member& self, std::uint64_t job) {
-            return self.worker() == nullptr || self.worker()->is_done(job);
+            const weft::Worker* worker = self.threads().worker();
+            return worker == nullptr || worker->is_done(job);
           },
           nb::arg("job"))
       .def("drain", &drain)
       .def("make_progress", &make_progress, nb::arg("job"), nb::arg("seconds"))
-      .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
-      .def("is_worker", &Member::is_worker)
-      .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "start_threads",
+          [](Member& self, std::uint32_t num_engines) {
+            return self.threads().start(num_engines, self.spins());
+          },
+          nb::arg("num_engines"))
+      .def("is_worker", [](const Member& self) { return self.threads().is_worker(); })
+      .def(
+          "end_threads", [](Member& self) { self.threads().end(); }, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
       .def(
-          "pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); },
+          "pid", [](Member& self, int rank) { return self.control().pid(self.control().checked_rank(rank)); },
           nb::arg("rank"))
       .def(
           "show",
@@ -252,7 +258,7 @@ void bind_member(nb::module_& module) {
       .def(
           "shown",
           [](Member& self, int rank) {
-            const std::string text = self.control().shown(checked_rank(self, rank));
+            const std::string text = self.control().shown(self.control().checked_rank(rank));
             return nb::bytes(text.data(), text.size());
           },
           nb::arg("rank"))

@@ -59,6 +59,11 @@ class Control {
   }
 
   [[nodiscard]] int num_ranks() const noexcept { return static_cast<int>(header_.num_ranks); }
+  // A rank of the world, or an exception.
+  [[nodiscard]] int checked_rank(int rank) const {
+    if (rank < 0 || rank >= num_ranks()) throw std::out_of_range("rank");
+    return rank;
+  }
   [[nodiscard]] std::uint64_t region_bytes() const noexcept { return header_.region_bytes; }
 
   void enter(int rank) {

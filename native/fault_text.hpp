@@ -21,6 +21,11 @@ inline std::string seconds_text(std::chrono::nanoseconds time) {
   return text.data();
 }
 
+// The text of FaultReason::raised for an exception of rank ``self`` in a call.
+inline std::string raised_text(int self, std::string_view error, std::string_view call) {
+  return "rank " + std::to_string(self) + " raised " + std::string(error) + " in " + std::string(call);
+}
+
 // The fault to report for an abort of rank ``self`` at ``place`` (a call, or a command of it).
 // Nothing where somebody else reports it: another rank, or another thread of this process.
 inline std::optional<Fault> fault_of(const Abort& abort, const Control& control, int self,

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "execution.hpp"
 #include "member.hpp"
 
 namespace weft {
@@ -49,19 +50,19 @@ class PreparedProgram {
     const CallScope entered(member.call_guard());
     if (!entered) return Abort{AbortCause::threads};
     // An earlier job of this program, or one that uses the engines, ends first.
-    if (has_job(member) || (!program_.engines.empty() && !member.is_idle())) {
-      member.worker()->drain(hooks.poll);
+    if (has_job(member) || (!program_.engines.empty() && !member.threads().is_idle())) {
+      member.threads().worker()->drain(hooks.poll);
     }
     std::atomic<bool> stop = false;
     const std::uint64_t execution = next(member);
     if (busy_) {  // called by a signal handler inside of a call: use a binding of its own
       Binding binding(program_, bound);
-      return member.run(program_, execution, stamps, hooks, binding, call, stop);
+      return run_bound(member, program_, execution, stamps, hooks, binding, call, stop);
     }
     busy_ = true;
     const Freed freed{busy_};
     binding_.bind(bound);
-    return member.run(program_, execution, stamps, hooks, binding_, call, stop, &executor_);
+    return run_bound(member, program_, execution, stamps, hooks, binding_, call, stop, &executor_);
   }
 
   // The same as a job of the member's worker; returns its number, or zero if another thread is in a
@@ -71,7 +72,7 @@ class PreparedProgram {
     const CallScope entered(member.call_guard());
     if (!entered) return 0;
     if (!worker_executor_) worker_executor_ = std::make_unique<Executor>(program_, 0);
-    job_ = member.submit(program_, *worker_executor_, next(member), bound, std::move(call), kernels);
+    job_ = submit_bound(member, program_, *worker_executor_, next(member), bound, std::move(call), kernels);
     return job_;
   }
 
@@ -96,7 +97,7 @@ class PreparedProgram {
   };
 
   [[nodiscard]] bool has_job(const Member& member) const noexcept {
-    return job_ != 0 && !member.worker()->is_done(job_);
+    return job_ != 0 && !member.threads().worker()->is_done(job_);
   }
 
   std::uint64_t next(Member& member) noexcept {

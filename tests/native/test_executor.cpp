@@ -9,6 +9,7 @@
 
 #include "check.hpp"
 #include "codecs/codecs.hpp"
+#include "execution.hpp"
 #include "prepared_program.hpp"
 #include "reductions.hpp"
 
@@ -39,7 +40,7 @@ Heap world_of(int num_ranks) {
 std::optional<weft::Abort> run(Member& member, const Program& program, std::uint64_t execution, bool stamps,
                                const Hooks& hooks) {
   std::atomic<bool> stop = false;
-  return member.run(program, execution, stamps, hooks, stop);
+  return weft::run_program(member, program, execution, stamps, hooks, stop);
 }
 
 Row row_of(Kind kind) {

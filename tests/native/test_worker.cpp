@@ -176,6 +176,25 @@ void test_whoever_waits_for_a_closed_worker_is_told() {
   }
 }
 
+void test_a_worker_is_found_and_closed_while_another_thread_creates_it() {
+  weft::Doorbell bell{};
+  for (int round = 0; round < 50; ++round) {
+    weft::RankThreads threads(bell);
+    std::thread leaver([&] {
+      while (threads.worker() == nullptr) std::this_thread::yield();
+      CHECK(!threads.is_worker());
+      threads.close_worker();
+    });
+    Worker& worker = threads.need_worker();
+    const auto number = worker.submit(until_stopped());
+    CHECK(worker.wait(number, seconds(30), nullptr));
+    const auto abort = worker.take_abort(number);
+    CHECK(abort && abort->cause == AbortCause::stopped);
+    CHECK(threads.is_idle());
+    leaver.join();
+  }
+}
+
 void test_a_reader_never_sees_half_a_call() {
   static FlightRecorder recorder;
   std::atomic<bool> over = false;
@@ -269,6 +288,7 @@ int main() {
   test_a_worker_that_rests_can_be_closed_for_good();
   test_a_worker_knows_its_thread();
   test_whoever_waits_for_a_closed_worker_is_told();
+  test_a_worker_is_found_and_closed_while_another_thread_creates_it();
   test_a_reader_never_sees_half_a_call();
   test_no_message_overtakes_another();
   test_every_message_arrives_once_and_in_order();
