@@ -1,14 +1,19 @@
 """Runs competing implementations in turn, round by round; only one of them is active at a time."""
 
+from __future__ import annotations
+
 import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.calibration.noise import foreign_share
-from weft.local_runs.rank_team import Team
+
+if TYPE_CHECKING:
+    # Ranks of peers import this module in environments that lack the native core.
+    from weft.local_runs.rank_team import Team
 
 LONG_ENOUGH = 10e-3  # seconds per measurement: short calls are repeated
 _MOST_CALLS = 1 << 16
@@ -24,7 +29,7 @@ class PeerTiming:
     ratio: float
 
     @classmethod
-    def of(cls, theirs: Sequence[float], mine: Sequence[float]) -> "PeerTiming":
+    def of(cls, theirs: Sequence[float], mine: Sequence[float]) -> PeerTiming:
         """Compare a peer with weft; ratios are taken between times of the same round."""
         ratios = [their / my for their, my in zip(theirs, mine, strict=False)]
         return cls(median(theirs), median(ratios))
