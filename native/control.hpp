@@ -123,26 +123,31 @@ class Control {
 
   [[nodiscard]] FlightRecorder& recorder(int rank) const noexcept { return slots_[rank].recorder; }
 
-  // The rank that made another call than ``self`` at the number of its last one, if any.
+  // A rank that made other calls than ``self`` up to the last one that both made, if any. All calls count,
+  // not the last alone: some collectives end although another rank made a different one.
   [[nodiscard]] std::optional<int> disagreeing(int self) const {
-    const std::uint64_t number = recorder(self).latest();
-    const auto mine = recorder(self).text(number);
-    if (!mine) return std::nullopt;
     for (int rank = 0; rank < num_ranks(); ++rank) {
-      const auto theirs = recorder(rank).text(number);
-      if (theirs && *theirs != *mine) return rank;
+      if (differ(self, rank, last_common_call(self, rank))) return rank;
     }
     return std::nullopt;
   }
 
-  // The different calls of two ranks, as text.
+  // The first different calls of two ranks, as text.
   [[nodiscard]] std::string disagreement(int self, int other) const {
-    const std::uint64_t number = recorder(self).latest();
-    const auto last_use = [&](int rank) {
+    const std::uint64_t last = last_common_call(self, other);
+    std::uint64_t number = last < FlightRecorder::kKept ? 1 : last - FlightRecorder::kKept + 1;
+    while (number < last && !differ(self, other, number)) ++number;
+    const auto call = [&](int rank) {
       return "rank " + std::to_string(rank) + " calls " + recorder(rank).text(number).value_or("?");
     };
-    return "call " + std::to_string(number) + ": " + last_use(std::min(self, other)) + ", " +
-           last_use(std::max(self, other));
+    const int first = std::min(self, other);
+    const int second = std::max(self, other);
+    const std::string which = "call " + std::to_string(number);
+    if (recorder(first).text(number) == recorder(second).text(number)) {
+      return "rank " + std::to_string(first) + " and rank " + std::to_string(second) +
+             " made different calls before " + which;
+    }
+    return which + ": " + call(first) + ", " + call(second);
   }
 
   // What a rank does according to its flight recorder: in a call, after one, or before the first.
@@ -198,8 +203,19 @@ class Control {
   }
 
  private:
-  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0003;  // and the layout's version
+  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0004;  // and the layout's version
   static constexpr std::uint64_t kAbsent = 0, kEntering = 1, kHere = 2, kLeft = 3;
+
+  [[nodiscard]] std::uint64_t last_common_call(int a, int b) const noexcept {
+    return std::min(recorder(a).latest(), recorder(b).latest());
+  }
+
+  // Whether two ranks made different calls up to that number, as far as both still keep it.
+  [[nodiscard]] bool differ(int a, int b, std::uint64_t number) const {
+    const auto mine = recorder(a).digest(number);
+    const auto theirs = recorder(b).digest(number);
+    return mine && theirs && *mine != *theirs;
+  }
 
   struct alignas(kLine) Header {
     std::uint64_t magic;

@@ -28,10 +28,13 @@ class FlightRecorder {
     ref(entry.number).store(0, std::memory_order_relaxed);
     std::array<std::uint64_t, kText / 8> words{};
     std::memcpy(words.data(), text.data(), std::min(text.size(), kText));
+    std::uint64_t digest = ref(entries_[(number - 1) % kKept].digest).load(std::memory_order_relaxed);
     // Release: a reader of a word sees the zero above.
     for (std::size_t i = 0; i < words.size(); ++i) {
+      digest = mixed(digest, words[i]);
       ref(entry.words[i]).store(words[i], std::memory_order_release);
     }
+    ref(entry.digest).store(digest, std::memory_order_release);
     // Release: a reader of the number sees the words.
     ref(entry.number).store(number, std::memory_order_release);
     ref(latest_).store(number, std::memory_order_release);
@@ -62,11 +65,27 @@ class FlightRecorder {
     return std::string(begin, std::find(begin, begin + kText, '\0'));
   }
 
+  // A hash of all calls up to that number, if it is still kept: equal on ranks that made the same calls.
+  [[nodiscard]] std::optional<std::uint64_t> digest(std::uint64_t number) const {
+    const Entry& entry = entries_[number % kKept];
+    if (number == 0 || ref(entry.number).load(std::memory_order_acquire) != number) return std::nullopt;
+    const std::uint64_t digest = ref(entry.digest).load(std::memory_order_acquire);
+    if (ref(entry.number).load(std::memory_order_relaxed) != number) return std::nullopt;
+    return digest;
+  }
+
  private:
   struct alignas(kLine) Entry {
     std::uint64_t number;
+    std::uint64_t digest;
     std::array<std::uint64_t, kText / 8> words;
   };
+
+  // The step of the 64-bit FNV-1a hash for a whole word, with the high bits folded in.
+  static std::uint64_t mixed(std::uint64_t digest, std::uint64_t word) noexcept {
+    digest = (digest ^ word) * 0x100000001b3;
+    return digest ^ (digest >> 29);
+  }
 
   static std::atomic_ref<std::uint64_t> ref(const std::uint64_t& word) noexcept {
     return std::atomic_ref<std::uint64_t>(const_cast<std::uint64_t&>(word));

@@ -105,6 +105,32 @@ def test_another_dtype_is_a_disagreement():
         assert "float32" in text
 
 
+def swap_one_call(world):
+    """Rank 1 enters a barrier where rank 0 sends a broadcast, which waits for nobody."""
+    x = np.ones(100, np.uint8)
+    for _ in range(2):
+        world.broadcast(x, 0)
+        world.barrier()
+        world.scatter(x[:50], x if world.rank == 0 else None, 0)
+
+    def act():
+        world.barrier() if world.rank else world.broadcast(x, 0)
+        world.scatter(x[:50], x if world.rank == 0 else None, 0)
+        if world.rank == 0:
+            time.sleep(0.5)
+        world.barrier()
+        world.barrier()
+
+    return error_of(act)
+
+
+def test_an_earlier_call_that_differed_is_named():
+    for kind, text, _, seconds in spawn(swap_one_call, 2, timeout=20):
+        assert kind == "DisagreeError"
+        assert "rank 0 calls broadcast(100 bytes, uint8, root 0), rank 1 calls barrier" in text
+        assert seconds < 10
+
+
 def lose_one(world, how, later, path):
     x = np.ones(300_000)
     world.all_reduce(x)
