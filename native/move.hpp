@@ -14,9 +14,7 @@
 #include <optional>
 #include <span>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "wide.hpp"
 
 namespace weft {
 
@@ -46,18 +44,14 @@ inline std::atomic<std::size_t>& streaming_limit() noexcept {
 inline std::size_t streamed_from() noexcept { return streaming_limit().load(std::memory_order_relaxed); }
 
 #if defined(__x86_64__)
-// The spans must not overlap. SSE2 is always there, and wider stores are no faster here: the
-// write-combining buffers hold a line either way. What is read ``again`` soon stays in the caches.
-template <bool again = false>
-void copy_streamed(Bytes src, Bytes dst) noexcept {
-  const auto lead =
-      std::min(dst.size(), static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63));
-  std::memcpy(dst.data(), src.data(), lead);
-  std::size_t at = lead;
-  for (; at + 64 <= dst.size(); at += 64) {
-    const auto* from = reinterpret_cast<const __m128i*>(src.data() + at);
-    auto* to = reinterpret_cast<__m128i*>(dst.data() + at);
-    if constexpr (!again) _mm_prefetch(reinterpret_cast<const char*>(from) + 1024, _MM_HINT_NTA);
+// Whole lines, with streaming stores. The prefetch is into all caches: on a Xeon with 35 MiB of last-level
+// cache, two processes that copy 64 MiB each reach 2.9 GB/s with NTA, 4.4 without a prefetch and 4.5 with
+// this one; with vectors of 512 bits 2.9, 4.5 and 4.9 GB/s. Beyond its end memory may be prefetched.
+inline void stream_lines(const std::byte* src, std::byte* dst, std::size_t nbytes) noexcept {
+  for (std::size_t at = 0; at < nbytes; at += 64) {
+    const auto* from = reinterpret_cast<const __m128i*>(src + at);
+    auto* to = reinterpret_cast<__m128i*>(dst + at);
+    _mm_prefetch(reinterpret_cast<const char*>(src) + at + 2048, _MM_HINT_T0);
     const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
     const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
     _mm_stream_si128(to, a);
@@ -65,13 +59,30 @@ void copy_streamed(Bytes src, Bytes dst) noexcept {
     _mm_stream_si128(to + 2, c);
     _mm_stream_si128(to + 3, d);
   }
+}
+
+WEFT_AVX512 inline void stream_lines_wide(const std::byte* src, std::byte* dst, std::size_t nbytes) noexcept {
+  for (std::size_t at = 0; at < nbytes; at += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(src) + at + 2048, _MM_HINT_T0);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(dst + at), _mm512_loadu_si512(src + at));
+  }
+}
+
+// The spans must not overlap.
+inline void copy_streamed(Bytes src, Bytes dst) noexcept {
+  const auto lead =
+      std::min(dst.size(), static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63));
+  std::memcpy(dst.data(), src.data(), lead);
+  const std::size_t lines = (dst.size() - lead) / 64 * 64;
+  const auto stream = level() == Level::avx512 ? stream_lines_wide : stream_lines;
+  stream(src.data() + lead, dst.data() + lead, lines);
+  const std::size_t at = lead + lines;
   std::memcpy(dst.data() + at, src.data() + at, dst.size() - at);
   // Such stores are not ordered by a later release: the fence is.
   _mm_sfence();
 }
 #else
-template <bool again = false>
-void copy_streamed(Bytes src, Bytes dst) noexcept {
+inline void copy_streamed(Bytes src, Bytes dst) noexcept {
   std::memcpy(dst.data(), src.data(), dst.size());
 }
 #endif
@@ -93,7 +104,7 @@ inline void broadcast(Bytes src, std::span<const Bytes> dsts,
     for (const Bytes dst : dsts) {
       const Bytes room = dst.subspan(at, piece.size());
       if (streams && !overlap(piece, room)) {
-        copy_streamed<true>(piece, room);
+        copy_streamed(piece, room);
       } else if (piece.data() != room.data()) {
         std::memmove(room.data(), piece.data(), piece.size());
       }
