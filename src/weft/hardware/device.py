@@ -312,7 +312,7 @@ class Device:
         return f"copy engines of {self.title} do no {collective}: {why} (they do {known})"
 
     def feature_refusal(self, features: tuple[str, ...]) -> str:
-        """Return why the copy engines cannot be fed in some ways, "" where they can."""
+        """Return why the copy engines lack some features, "" where they have them."""
         if self.dma is None:
             return f"{self.title} has no DMA engines"
         missing = [feature for feature in features if feature not in self.dma.features]

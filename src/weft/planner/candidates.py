@@ -1,4 +1,4 @@
-"""The ways in which a collective of a step could be carried out, as the planner sees them."""
+"""Candidates: how a collective of a step could be carried out, as the planner sees it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from weft.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class StrategyKind:
-    """One way to carry out a collective next to kernels.
+    """A line of the table: how a collective is carried out next to kernels.
 
     ``module`` of ``weft.planner.strategies`` lists its candidates. An ``exclusive`` one runs when
     nothing else does. ``first``: its kernel is launched, or dispatched, before those that wait.
