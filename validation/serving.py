@@ -10,6 +10,7 @@ from statistics import median
 from validation.serving_rows import ServedRow, predicted, served_rows
 from validation.splits import SERVING
 from validation.target import Target
+from weft.cli.outputs import track
 
 NAME = "serving"
 QUESTION = "Do forward passes and schedulers explain first tokens and the time between tokens?"
@@ -25,6 +26,8 @@ def targets() -> Iterator[Target]:
         return
     for part, models in (("fitted", SERVING.fitted), ("held out", SERVING.held_out)):
         rows, fitted = served_rows(Path(folder), models), part == "fitted"
+        for row in track(rows, f"serving, models {part}"):
+            predicted(row)  # kept for all tables below
         single: dict[str, list[ServedRow]] = defaultdict(list)
         for row in rows:
             single[f"{row.model.split('/')[1]} by {row.server}"].append(row)

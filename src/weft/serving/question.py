@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from weft.cost.ranges import range_term
@@ -52,6 +52,14 @@ class Load:
             shortest=self.shortest,
             seed=self.seed,
         )
+
+
+@lru_cache(maxsize=16)
+def _forward(
+    model: Transformer, platform: Platform, reduction: str, library: str, experts: float
+) -> Forward:
+    """Return one object for all questions about a model on a machine: it keeps known passes."""
+    return Forward(model, platform, reduction, library, experts)
 
 
 @dataclass(frozen=True)
@@ -174,7 +182,7 @@ class Question:
             )
         library, experts = (self.server.name, self.server.experts) if self.server else ("", 1.0)
         platform = self.platform.resized(num_ranks)
-        return Forward(model, platform, self.reduction, library, experts)
+        return _forward(model, platform, self.reduction, library, experts)
 
     @cached_property
     def cache(self) -> KvCache:
