@@ -82,10 +82,10 @@ class Forward:
                 first, last = (self.seconds((*pieces[:n], end, *pieces[n + 1 :])) for end in ends)
                 return (1.0 - share) * first + share * last
         if pieces not in self._known:
-            ends = self._ends_of_pass(pieces)
-            kinds = Counter(self.model.kinds).items()
-            layers = (count * (self._alone(pieces, 1, kind) - ends) for kind, count in kinds)
-            self._known[pieces] = ends + sum(layers)
+            total = around = self._ends_of_pass(pieces)
+            for kind, count in Counter(self.model.kinds).items():
+                total += count * (self._alone(pieces, 1, kind) - around)
+            self._known[pieces] = total
         return self._known[pieces]
 
     def slowdown(self, pieces: tuple[Piece, ...], units: int, rate: float) -> float:
