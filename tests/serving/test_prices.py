@@ -130,7 +130,7 @@ def test_ranks_of_tp_compute_their_experts_on_all_tokens_and_sum_once():
     model = replace(MIXTRAL, tp=8, ep=8, etp=1, layers=1, mode="prefill", batch=1)
     ops = build("pass", model, 8, (Piece(16, 1, 64),)).steps[0].ops
     (experts,) = (op.cost for op in ops if op.name == "experts" and op.cost)
-    assert experts.shape == (16, 4096, 14336, 2, 8, 1, 8, 0)
+    assert experts.shape == (16, 4096, 14336, 2, 8, 8, 1, 1)
     assert [op.name for op in ops if op.collective] == ["all_reduce"] * 2
 
 

@@ -102,15 +102,15 @@ class Question:
                 f"room for {decode.cache.room}.",
                 "Try: more decode workers, more ranks for each, or a smaller --concurrency.",
             )
-        if self.platform.nic is None:
+        machine = self.platform
+        network = machine.nic or (machine.levels[-1] if machine.num_nodes > 1 else None)
+        if network is None:
             raise UsageError(
-                f"{self.platform.name} has no NIC to move keys and values by",
+                f"{machine.name} has no NIC to move keys and values by",
                 "Use a machine with one: weft platforms lists them.",
             )
         # Every rank of a prefill worker sends its share by its own NIC.
-        engine = DisaggregatedEngine(
-            prefill, answer, self.cache.token_bytes / self.platform.nic.rate
-        )
+        engine = DisaggregatedEngine(prefill, answer, self.cache.token_bytes / network.rate)
         alone = engine.serve(replace(self.load, count=1).requests())
         return {
             **self._described("recompute"),
