@@ -219,8 +219,10 @@ SERVING = Split(
     "each held out. DeepSeek-V3 was held out at first, but its rows are copies of rows of "
     "DeepSeek-R1. Medians of held-out models by server were printed three times: with overheads "
     "fitted to Qwen3-32B alone (not of MiniMax and Kimi), with servers that had a lag in "
-    "passes, and with servers as they are now (77 rows). Qwen3.5 and GLM-5 have attention that "
-    "weft does not generate",
+    "passes, and with overheads as they are (77 rows); a fourth time with the new cost model of "
+    "decoding (all rows), a fifth after experts on ranks of their own were priced by "
+    "disaggregated servers of DeepSeek-V3 and rows of 2025 without a version were taken as of "
+    "vLLM 0.11. Qwen3.5 and GLM-5 have attention that weft does not generate",
 )
 
 KERNEL_SWEEPS = Split(

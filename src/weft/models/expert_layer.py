@@ -68,10 +68,11 @@ class Experts:
         exchanged = round(layer.tokens * model.topk * model.hidden * self._load) * made.item
         if sets > 1:
             done = made.collective("all_to_all", exchanged, "ep", after=done)
-        # Tokens ask for some experts more than for others; who holds them is spread over ranks.
+        # Tokens ask for some experts more than for others; who holds them is spread over ranks, so
+        # a rank reads as much of them as if all ranks shared every expert.
         shape = (
             *(layer.tokens * sets, model.hidden, model.expert_width, model.topk, model.experts),
-            *(model.expert_tp, model.ep, int(model.ep == 1)),
+            *(model.expert_tp * model.ep, 1, 1),
         )
         done = made.kernel("experts", "moe", *shape, after=done, dtype=model.expert_math)
         if sets > 1:
