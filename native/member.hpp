@@ -51,6 +51,7 @@ class Member {
         control_.leave(rank_);
         // Another thread may be in a call that uses engines: then the destructor ends them.
         if (guard_.enter()) {
+          threads_.close_worker();  // of a first job, submitted since: it may use engines, too
           threads_.end_engines();
           guard_.leave();
         }

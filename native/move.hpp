@@ -82,9 +82,7 @@ inline void copy_streamed(Bytes src, Bytes dst) noexcept {
   _mm_sfence();
 }
 #else
-inline void copy_streamed(Bytes src, Bytes dst) noexcept {
-  std::memcpy(dst.data(), src.data(), dst.size());
-}
+inline void copy_streamed(Bytes src, Bytes dst) noexcept { std::memcpy(dst.data(), src.data(), dst.size()); }
 #endif
 
 // The spans may overlap.

@@ -7,9 +7,16 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from validation.serving_rows import ServedRow, predicted, served_rows
+from validation.serving_rows import (
+    ServedRow,
+    disaggregated_rows,
+    predicted,
+    predicted_apart,
+    served_rows,
+)
 from validation.splits import SERVING
 from validation.target import Target
+from weft.cli.outputs import track
 
 NAME = "serving"
 QUESTION = "Do forward passes and schedulers explain first tokens and the time between tokens?"
@@ -25,6 +32,8 @@ def targets() -> Iterator[Target]:
         return
     for part, models in (("fitted", SERVING.fitted), ("held out", SERVING.held_out)):
         rows, fitted = served_rows(Path(folder), models), part == "fitted"
+        for row in track(rows, f"serving, models {part}"):
+            predicted(row)  # kept for all tables below
         single: dict[str, list[ServedRow]] = defaultdict(list)
         for row in rows:
             single[f"{row.model.split('/')[1]} by {row.server}"].append(row)
@@ -35,6 +44,15 @@ def targets() -> Iterator[Target]:
         limits = (-1.0,) * 3 if fitted else (20.0, 10.0, -1.0)
         yield from _errors(f"models {part}", rows, limits=limits, fitted=fitted)
         yield _chosen(f"models {part}", rows, allowed=-1.0 if fitted else 15.0, fitted=fitted)
+        yield from _apart(f"{part}, disaggregated", Path(folder), models, fitted=fitted)
+
+
+def _apart(what: str, folder: Path, models: tuple[str, ...], *, fitted: bool) -> Iterator[Target]:
+    """Score pools of prefill and decode workers; experts on ranks of their own were fitted here."""
+    rows = track(disaggregated_rows(folder, models), f"serving, {what}")
+    pairs = [(row.decode, found) for row in rows if (found := predicted_apart(row)) is not None]
+    if pairs:
+        yield from _medians(what, pairs, (-1.0,) * 3, fitted=fitted)
 
 
 def _errors(
@@ -45,8 +63,17 @@ def _errors(
     fitted: bool = False,
 ) -> Iterator[Target]:
     pairs = [(row, found) for row in rows if (found := predicted(row)) is not None]
-    if not pairs:
-        return
+    if pairs:
+        yield from _medians(what, pairs, limits, fitted=fitted)
+
+
+def _medians(
+    what: str,
+    pairs: list[tuple[ServedRow, tuple[float, float]]],
+    limits: tuple[float, ...],
+    *,
+    fitted: bool,
+) -> Iterator[Target]:
     ratios = {
         "first token": [found[0] / row.first for row, found in pairs],
         "between tokens": [found[1] / row.between for row, found in pairs],

@@ -47,6 +47,8 @@ MODELS = {
 }
 _SYSTEMS = {"h100_sxm": "h100-8", "h200_sxm": "h200-8"}
 ROUNDS = 10  # requests for each that is in flight, as benchmarks of servers have them
+_MOST_APART = 600  # requests in flight at pools of workers: more take minutes to simulate
+_POOLS = ("prefill", "decode")
 _DRAWN = 20  # rows of a model, server and system, in whole groups
 # InferenceMAX (rows named by a date, dumps of its database, comparisons with it) draws lengths from
 # 0.8 times the given ones upwards: RANDOM_RANGE_RATIO of its benchmarks. Rows of even thousands are
@@ -101,7 +103,7 @@ class ServedRow:
 
     @property
     def settings(self) -> Server:
-        """The server of the row; the newest where the version was not noted."""
+        """The server of the row; the newest where neither version nor date was noted."""
         return find_server(self.server, self.version)
 
     @property
@@ -178,12 +180,18 @@ def _tokens(row: dict[str, str]) -> int:
     return max(prompt + mine + 64, 8192 if row["backend_version"] else 0)
 
 
+def _dated_version(row: dict[str, str]) -> str:
+    """Return the version that was current where none was noted: vLLM 0.14 is of January 2026."""
+    old = row["backend"] == "vllm" and "measured=2025" in row["silicon_data_source"]
+    return "0.11" if old else ""
+
+
 def _row(row: dict[str, str]) -> ServedRow:
     checkpoint, dp = MODELS[row["model_path"]], _count(row, "attention_dp_size")
     return ServedRow(
         row["model_path"],
         row["backend"],
-        row["backend_version"],
+        row["backend_version"] or _dated_version(row),
         row["system"],
         checkpoint.math or row["gemm_quant_mode"],
         int(row["isl"]),
@@ -217,3 +225,63 @@ def predicted(row: ServedRow) -> tuple[float, float] | None:
     except WeftError:
         return None
     return float(found.first.mean()), float(found.gaps.mean())
+
+
+class DisaggregatedRow(NamedTuple):
+    """One measured pair of pools: a prefill and a decode worker, and how many there are of each."""
+
+    prefill: ServedRow
+    decode: ServedRow
+    workers: tuple[int, int]
+
+
+def disaggregated_rows(folder: Path, models: tuple[str, ...]) -> list[DisaggregatedRow]:
+    """Read servers with pools of workers that each lie in a node, where their number is noted."""
+    with gzip.open(folder / SERVING.folder, "rt", encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["mode"] == "disagg"]
+    found = {}
+    for row in rows:
+        counted = [row[f"{pool}_num_workers"] for pool in _POOLS]
+        if row["model_path"] not in models or not all(counted):
+            continue
+        prefill, decode = (_row(row | _of_worker(row, pool)) for pool in _POOLS)
+        wide = max(each.tp * each.dp for each in (prefill, decode)) > 8
+        if not wide and decode.concurrency <= _MOST_APART:
+            workers = int(counted[0]), int(counted[1])
+            found[decode.measured] = DisaggregatedRow(prefill, decode, workers)
+    return list(found.values())
+
+
+def _of_worker(row: dict[str, str], pool: str) -> dict[str, str]:
+    """Name the columns of a worker as those of a server, with all requests in flight.
+
+    Versions of TensorRT-LLM are those of Dynamo's containers, which have a newer one.
+    """
+    keys = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    requests = _count(row, "decode_batch_size") * _count(row, "decode_num_workers")
+    version = "" if row["backend"] == "trtllm" else row["backend_version"]
+    given = {"batch_size": str(requests), "backend_version": version}
+    return {key: row[f"{pool}_{key}"] for key in keys} | given
+
+
+@cache
+def predicted_apart(row: DisaggregatedRow) -> tuple[float, float] | None:
+    """Return both times of pools as weft has them; None where the model does not fit into memory.
+
+    A rank with requests of its own (data-parallel attention) is a worker.
+    """
+    questions = []
+    for each in (row.prefill, row.decode):
+        server, flying = each.settings, row.decode.concurrency
+        load = Load(ROUNDS * flying, each.prompt, each.output, 0.0, inf, each.shortest)
+        model = each.transformer
+        limits = server.limits(model, batch=max(256, flying), concurrency=flying)
+        machine = platform(_SYSTEMS[each.system])
+        questions.append(Question(each.model, model, machine, load, limits, server=server))
+    prefill, decode = questions
+    workers = row.workers[0] * row.prefill.dp, row.workers[1] * row.decode.dp
+    try:
+        found = prefill.disaggregated_row(decode, workers)
+    except WeftError:
+        return None
+    return found["ttft"], found["itl"]

@@ -63,6 +63,16 @@ def test_prompts_and_answers_have_workers_of_their_own(capsys):
     assert "2x1" in capsys.readouterr().out
 
 
+def test_keys_and_values_move_between_the_nodes_of_a_machine(capsys):
+    load = ("llama-8b", *SMALL, "--concurrency", "2", "--server", "sglang")
+    rows = []
+    for machine in ("h100-8", "h100-8x2"):
+        pools = ("--on", machine, "--prefill", "1x1", "--decode", "1x1")
+        assert main(["serve", *load, *pools, "--json"]) == 0
+        rows += json.loads(capsys.readouterr().out)["results"]
+    assert rows[0]["ttft"] == rows[1]["ttft"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -262,7 +262,7 @@ def test_passes_are_linear_in_the_context_of_answers():
     two, three, four = (forward.seconds((Piece(64, 1, keys),)) for keys in (2048, 3072, 4096))
     assert three == pytest.approx((two + four) / 2)
     low, exact, high = (
-        forward._run((Piece(64, 1, keys),), 1, forward.model.kinds[0]).seconds
+        forward._alone((Piece(64, 1, keys),), 1, forward.model.kinds[0])
         for keys in (2048, 3072, 4096)
     )
     assert exact == pytest.approx((low + high) / 2, rel=0.03)

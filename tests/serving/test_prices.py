@@ -13,6 +13,7 @@ from weft.schedule import Cost
 from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.simulator import simulate
+from weft.step import NO_HOST, StepEngine
 
 MACHINE = platform("mi300x-8")
 LLAMA = replace(MODELS["llama-70b"], tp=8)
@@ -55,6 +56,17 @@ def test_a_pass_is_the_sum_of_its_layers():
     short, long = (Forward(replace(LLAMA, layers=n), MACHINE).seconds(pieces) for n in (2, 5))
     one = Forward(replace(LLAMA, layers=1), MACHINE).seconds(pieces)
     assert long == pytest.approx(one + 4 * (short - one))
+
+
+@pytest.mark.parametrize("model", [LLAMA, MIXTRAL, replace(MODELS["mixtral-8x7b"], tp=8)])
+@pytest.mark.parametrize("piece", [Piece(64, 1, 8192), Piece(4, 2048, 2048)])
+def test_a_pass_alone_takes_what_the_step_engine_simulates(model, piece):
+    device = replace(MACHINE.require_device(), host_launch=0.0)  # of a graph that is replayed
+    machine = replace(MACHINE, device=device)
+    forward, kind = Forward(model, machine), model.kinds[0]
+    graph, executions = forward._laid_out((piece,), 1, kind)
+    run = StepEngine(graph, machine, forward.prices, host=NO_HOST).run(executions)
+    assert forward._alone((piece,), 1, kind) == pytest.approx(run.seconds, rel=1e-6)
 
 
 def test_pieces_are_computed_together():
@@ -118,7 +130,7 @@ def test_ranks_of_tp_compute_their_experts_on_all_tokens_and_sum_once():
     model = replace(MIXTRAL, tp=8, ep=8, etp=1, layers=1, mode="prefill", batch=1)
     ops = build("pass", model, 8, (Piece(16, 1, 64),)).steps[0].ops
     (experts,) = (op.cost for op in ops if op.name == "experts" and op.cost)
-    assert experts.shape == (16, 4096, 14336, 2, 8, 1, 8, 0)
+    assert experts.shape == (16, 4096, 14336, 2, 8, 8, 1, 1)
     assert [op.name for op in ops if op.collective] == ["all_reduce"] * 2
 
 

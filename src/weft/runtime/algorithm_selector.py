@@ -33,6 +33,9 @@ class AlgorithmSelector:
     # 4 MiB, 668 and 687 us at 16 MiB; in the heap 15 and 15, 62 and 53, 244 and 201 us. Ranks that
     # share a core would synchronize too often.
     staged: int = 4 << 20
+    # What only moves bytes, staged and pull: all_gather 20 and 20 us at 64 KiB in total, 22 and 20
+    # at 128 KiB, 160 and 135 at 1 MiB; all_to_all 15 and 14, 23 and 20, 165 and 128 us.
+    staged_unreduced: int = 32 << 10
     num_buffers: int = 2  # all wait for all: no rank is further ahead
     num_buffers_rooted: int = 8  # a root runs ahead of the receivers
     max_rotating_bytes: int = 256 << 10  # of all buffers: what stays in a core's cache
@@ -57,8 +60,10 @@ class AlgorithmSelector:
             limit = self.eager_oversubscribed if oversubscribed else self.eager
         if mine <= limit:
             return "eager"
-        staged = not oversubscribed and mine <= self.staged and "staged" in BUILDERS[kind]
-        return "staged" if staged else plain
+        if oversubscribed or "staged" not in BUILDERS[kind]:
+            return plain
+        limit = self.staged if kind in REDUCING else self.staged_unreduced
+        return "staged" if mine <= limit else plain
 
     def num_buffers_of(self, kind: str, nbytes: int) -> int:
         """Return the number of scratch buffers that an eager algorithm rotates through."""

@@ -159,7 +159,8 @@ class Communicator(Faults):
 
     def threads(self) -> tuple[int, ...]:
         """Return the kernel thread ids of the worker and the engines of this rank."""
-        return tuple(self.member.start_threads(self._num_engines))
+        with self.exclusive("threads"):  # it starts what a call of another thread may use
+            return tuple(self.member.start_threads(self._num_engines))
 
     @property
     def _num_engines(self) -> int:

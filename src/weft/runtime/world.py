@@ -307,7 +307,9 @@ class World(HeapCommunicator):
         mine = AlgorithmSelector().measured(measured_cores())
         shown = self.agree("thresholds", f"{mine.eager} {mine.eager_reduced}".encode())
         eager, reduced = map(int, shown[0].split())
-        return replace(mine, eager=eager, eager_reduced=reduced)
+        # Without permission to read other processes, pull copies everything before anybody reads.
+        unreduced = mine.staged if self.stages else mine.staged_unreduced
+        return replace(mine, eager=eager, eager_reduced=reduced, staged_unreduced=unreduced)
 
     def _call_and_cache(
         self, key: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from weft.serving.requests import Request
 
 _CONTEXT = 128  # tokens by which the mean context of answering requests is rounded up
-_LOTS = 8  # tokens of a pass are rounded up to so many: graphs are captured for such sizes
+# Tokens of a pass are rounded up to so many, as graphs are captured for such sizes; from 256 on to
+# 16 and more, so that numbers have so many leading bits.
+_LOTS, _LEADING_BITS = 8, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,24 +291,30 @@ class _Run:
 
 
 def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
-    """Gather what a pass computes: answers of a mean context, prompts of equal parts together."""
+    """Gather what a pass computes: answers of a mean context, prompts of nearly equal parts.
+
+    Parts, and the keys they see, that lie between the same powers of two count as their mean.
+    """
     answering = [each.context for each, _ in chosen if not each.left]
     found = []
     if answering:
         found.append(answers_of(len(answering), sum(answering) / len(answering)))
-    parts: dict[tuple[int, int], int] = {}
+    alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for each, part in chosen:
         if each.left:
-            queries = _near(part)
-            shape = queries, max(queries, _near(each.context + part))
-            parts[shape] = parts.get(shape, 0) + 1
-    found += [Piece(count, queries, keys) for (queries, keys), count in parts.items()]
+            shape = part, each.context + part
+            alike.setdefault((shape[0].bit_length(), shape[1].bit_length()), []).append(shape)
+    for shapes in alike.values():
+        sides = zip(*shapes, strict=True)
+        queries, keys = (_near(round(sum(side) / len(shapes))) for side in sides)
+        found.append(Piece(len(shapes), queries, max(queries, keys)))
     return tuple(found)
 
 
 def answers_of(count: int, context: float) -> Piece:
     """Return single tokens of so many requests with this mean context, as graphs hold them."""
-    return Piece(_rounded(count, _LOTS), 1, _rounded(math.ceil(context) + 1, _CONTEXT))
+    lots = max(_LOTS, 1 << max(0, count.bit_length() - _LEADING_BITS))
+    return Piece(_rounded(count, lots), 1, _rounded(math.ceil(context) + 1, _CONTEXT))
 
 
 def _near(tokens: int) -> int:

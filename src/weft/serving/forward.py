@@ -1,7 +1,8 @@
 """What one forward pass of a batch takes: prompts and single tokens together, over tp ranks.
 
-A pass is a step on the engine that all steps run on. Layers of one kind (experts or none, a window
-or none) take the same. Nothing is added for the host, which replays a graph.
+The kernels and collectives of a pass wait for each other, so alone it takes their sum; next to a
+kernel that copies it is a step on the engine that all steps run on. Layers of one kind (experts or
+none, a window or none) take the same. The host launches one graph and nothing more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 # added up by a kernel; in the kernel of the product itself; by the fastest of them.
 REDUCTIONS = ("library", "dma", "fused", "auto")
 _SLICES = (8, 4, 2, 1)  # of a fused product, for each rank
-_FROM_MEMORY = 0.9  # share of the memory's rate that long reads reach
 _COPIER = "copy of blocks"  # a stream of its own
 
 
@@ -53,6 +53,7 @@ class Forward:
     experts: float = 1.0  # what kernels of experts take over the measured ones
     prices: Prices = field(init=False)
     _known: dict[tuple[Piece, ...], float] = field(default_factory=dict)
+    _ends: dict[tuple[int, int], float] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], float] = field(default_factory=dict)
     _slowdowns: dict[tuple[object, ...], float] = field(default_factory=dict)
 
@@ -71,7 +72,7 @@ class Forward:
         """Return what a pass over these pieces takes.
 
         Decoding reads every key once, so a pass is linear in the context of single tokens: it is
-        simulated at powers of two and interpolated between them.
+        priced at powers of two and interpolated between them.
         """
         for n, each in enumerate(pieces):
             low = 1 << max(0, each.keys.bit_length() - 1)
@@ -81,12 +82,9 @@ class Forward:
                 first, last = (self.seconds((*pieces[:n], end, *pieces[n + 1 :])) for end in ends)
                 return (1.0 - share) * first + share * last
         if pieces not in self._known:
-            (kind, count), *others = Counter(self.model.kinds).items()
-            one, two = (self._run(pieces, layers, kind).seconds for layers in (1, 2))
-            ends_of_pass = 2 * one - two
-            total = ends_of_pass + count * (two - one)
-            for kind, count in others:
-                total += count * (self._run(pieces, 1, kind).seconds - ends_of_pass)
+            total = around = self._ends_of_pass(pieces)
+            for kind, count in Counter(self.model.kinds).items():
+                total += count * (self._alone(pieces, 1, kind) - around)
             self._known[pieces] = total
         return self._known[pieces]
 
@@ -100,15 +98,47 @@ class Forward:
         key = pieces, units
         if key not in self._slowdowns:
             kind = self.model.kinds[-1]
-            alone = self._run(pieces, 1, kind).seconds
+            alone = self._alone(pieces, 1, kind)
             copy = _Copy(units, 2 * alone, rate)
-            self._slowdowns[key] = self._end_of_pass(self._run(pieces, 1, kind, copy)) / alone
+            self._slowdowns[key] = self._end_of_pass(self._run(pieces, kind, copy)) / alone
         return self._slowdowns[key]
 
-    def _run(
-        self, pieces: tuple[Piece, ...], layers: int, kind: LayerKind, copy: _Copy | None = None
-    ) -> StepRun:
-        """Simulate a pass over layers of one kind, with a kernel that copies on another stream."""
+    def _ends_of_pass(self, pieces: tuple[Piece, ...]) -> float:
+        """Return what a pass takes besides its layers, which only its numbers of tokens decide."""
+        counted = [(each.count * each.queries, each.count) for each in pieces]
+        tokens, scored = map(sum, zip(*counted, strict=True))
+        if (tokens, scored) not in self._ends:
+            kind = self.model.kinds[0]
+            one, two = (self._alone(pieces, layers, kind) for layers in (1, 2))
+            self._ends[tokens, scored] = 2 * one - two
+        return self._ends[tokens, scored]
+
+    def _alone(self, pieces: tuple[Piece, ...], layers: int, kind: LayerKind) -> float:
+        """Sum up the launch and the ops of a pass over layers of one kind."""
+        launch = self.platform.require_device().host_launch
+        graph, executions = self._laid_out(pieces, layers, kind)
+        costs = (op.cost for op in graph.steps[0].ops)
+        kernels = sum(self.prices.kernel(cost) for cost in costs if cost is not None)
+        return launch + kernels + sum(each.seconds for each in executions.values())
+
+    def _run(self, pieces: tuple[Piece, ...], kind: LayerKind, copy: _Copy) -> StepRun:
+        """Simulate a pass over one layer, with a kernel that copies on another stream."""
+        graph, executions = self._laid_out(pieces, 1, kind)
+        (step,) = graph.steps
+        what = Collective("broadcast", max(1, round(copy.rate * copy.seconds)), group=_COPIER)
+        op = Op(_COPIER, "collective", _COPIER, collective=what, seconds=copy.seconds)
+        graph = replace(
+            graph,
+            steps=(replace(step, ops=(*step.ops, op)),),
+            groups={**graph.groups, _COPIER: Group(1)},
+        )
+        executions[0, len(step.ops)] = Execution(copy.seconds, copy.units)
+        return StepEngine(graph, self.platform, self.prices, host=NO_HOST).run(executions)
+
+    def _laid_out(
+        self, pieces: tuple[Piece, ...], layers: int, kind: LayerKind
+    ) -> tuple[StepGraph, dict[tuple[int, int], Execution]]:
+        """Build a pass over layers of one kind, and price its collectives."""
         model = replace(
             self.model,
             layers=layers,
@@ -121,39 +151,21 @@ class Forward:
         )
         graph = build("pass", model, self.platform.num_ranks, pieces)
         (step,) = graph.steps
-        step = replace(step, ops=tuple(map(self._scaled, step.ops)))
-        graph = replace(graph, steps=(step,))
+        if self.experts != 1.0:
+            step = replace(step, ops=tuple(map(self._scaled, step.ops)))
+            graph = replace(graph, steps=(step,))
         executions = {
             (0, n): Execution(self._collective_seconds(op.collective, step.ops[n - 1], graph))
             for n, op in enumerate(step.ops)
             if op.collective is not None
         }
-        if copy is not None:
-            what = Collective("broadcast", max(1, round(copy.rate * copy.seconds)), group=_COPIER)
-            op = Op(_COPIER, "collective", _COPIER, collective=what, seconds=copy.seconds)
-            graph = replace(
-                graph,
-                steps=(replace(step, ops=(*step.ops, op)),),
-                groups={**graph.groups, _COPIER: Group(1)},
-            )
-            executions[0, len(step.ops)] = Execution(copy.seconds, copy.units)
-        return StepEngine(graph, self.platform, self.prices, host=NO_HOST).run(executions)
+        return graph, executions
 
     def _scaled(self, op: Op) -> Op:
-        """Scale kernels of experts by the server's, and decoding to what memory gives at least.
-
-        Sequences of a benchmark share pages, which a cache gives faster than memory; those of a
-        server have keys of their own.
-        """
-        cost, scale = op.cost, 1.0
-        if cost is not None and cost.family == "moe":
-            scale = self.experts
-        elif cost is not None and cost.family == "attention" and cost.shape[3] == 1:
-            count, _, heads, _, keys, dim, _, _, item, latent = (*cost.shape, 0, 2, 0)[:10]
-            nbytes = (1 if latent else 2) * count * heads * keys * dim * item
-            least = nbytes / (_FROM_MEMORY * self.platform.require_device().memory_rated)
-            scale = max(1.0, least / self.prices.kernel(cost))
-        return op if cost is None or scale == 1.0 else replace(op, cost=replace(cost, scale=scale))
+        """Scale kernels of experts to those of the server."""
+        if op.cost is None or op.cost.family != "moe":
+            return op
+        return replace(op, cost=replace(op.cost, scale=self.experts))
 
     @staticmethod
     def _end_of_pass(run: StepRun) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from weft.cost.ranges import range_term
@@ -54,6 +54,14 @@ class Load:
         )
 
 
+@lru_cache(maxsize=16)
+def _forward(
+    model: Transformer, platform: Platform, reduction: str, library: str, experts: float
+) -> Forward:
+    """Return one object for all questions about a model on a machine: it keeps known passes."""
+    return Forward(model, platform, reduction, library, experts)
+
+
 @dataclass(frozen=True)
 class Question:
     """What is served, where, how much of it, and how sums and fetches are made."""
@@ -94,15 +102,15 @@ class Question:
                 f"room for {decode.cache.room}.",
                 "Try: more decode workers, more ranks for each, or a smaller --concurrency.",
             )
-        if self.platform.nic is None:
+        machine = self.platform
+        network = machine.nic or (machine.levels[-1] if machine.num_nodes > 1 else None)
+        if network is None:
             raise UsageError(
-                f"{self.platform.name} has no NIC to move keys and values by",
+                f"{machine.name} has no NIC to move keys and values by",
                 "Use a machine with one: weft platforms lists them.",
             )
         # Every rank of a prefill worker sends its share by its own NIC.
-        engine = DisaggregatedEngine(
-            prefill, answer, self.cache.token_bytes / self.platform.nic.rate
-        )
+        engine = DisaggregatedEngine(prefill, answer, self.cache.token_bytes / network.rate)
         alone = engine.serve(replace(self.load, count=1).requests())
         return {
             **self._described("recompute"),
@@ -174,7 +182,7 @@ class Question:
             )
         library, experts = (self.server.name, self.server.experts) if self.server else ("", 1.0)
         platform = self.platform.resized(num_ranks)
-        return Forward(model, platform, self.reduction, library, experts)
+        return _forward(model, platform, self.reduction, library, experts)
 
     @cached_property
     def cache(self) -> KvCache:

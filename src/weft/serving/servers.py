@@ -85,11 +85,11 @@ _TABLE = (
     Server("vllm", (0, 14), 8192, mixed=True, overhead=0.1e-3, admission=15e-3, tokenizing=3e-6),
     Server(
         "sglang", (), 8192, mixed=False, overhead=0.0, admission=15e-3, tokenizing=3e-6,
-        stream=50e-6, experts=0.8,
+        stream=50e-6, experts=0.7,
     ),
     Server(
         "sglang", (0, 5, 9), 8192, mixed=False, overhead=0.0, admission=0.12, tokenizing=3e-6,
-        stream=50e-6, experts=0.8,
+        stream=50e-6, experts=0.7,
     ),
     Server(
         "trtllm", (), 8192, mixed=True, chunked=False, overhead=1.0e-3, tokenizing=4e-6,
