@@ -117,8 +117,13 @@ def _bridge_model(row: dict[str, str]) -> Transformer:
     model, tp, pp = MODELS[_BRIDGE[row["model"]]], number("tp"), number("pp")
     chunks = number("vp") if pp > 1 else 1
     dispatcher, overlap, _ = _recipe(row)
+    if row["model"] == "GPT OSS 120B" and "FP8" not in row["precision"]:
+        # Recipes in bf16 recompute moe_act and do not fuse; that in MXFP8 has fused experts
+        # (cutedsl_fused_grouped_mlp). YaRN's scale keeps positions out of the fused kernel.
+        model = replace(model, fused_experts=False, recompute="moe_act")
     return replace(
         model,
+        fused_rotary=row["model"] != "GPT OSS 120B",
         seq=number("seq_len"),
         batch=number("gbs"),
         micro_batch=number("mbs"),

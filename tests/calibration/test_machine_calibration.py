@@ -71,9 +71,9 @@ def test_what_was_measured_stands_in_the_platform_with_its_source():
 
 def test_what_was_measured_beside_others_is_refused():
     found = calibrated(measured())
-    require_quiet(replace(found, calm=MeasuredNoise(0.1, 0.3, 20.0)))
+    require_quiet(replace(found, noise=MeasuredNoise(0.1, 0.3, 20.0)))
     with pytest.raises(NotQuietError, match="others used 50% of the cores"):
-        require_quiet(replace(found, calm=MeasuredNoise(0.5, 0.0, 20.0)))
+        require_quiet(replace(found, noise=MeasuredNoise(0.5, 0.0, 20.0)))
 
 
 def test_the_file_gives_the_same_platform_again(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from weft.cli import main
 def test_every_way_is_priced(capsys):
     assert main(["copies", "--on", "mi300x-8", "--block", "4KiB,32KiB", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["results"]
-    assert [(row["block"], row["way"]) for row in rows][:4] == [
+    assert [(row["block"], row["method"]) for row in rows][:4] == [
         (4096, "per-copy"),
         (4096, "batched"),
         (4096, "b2b"),
@@ -24,7 +24,7 @@ def test_a_table_is_printed_and_rows_are_written(tmp_path, capsys):
     arguments = ["--on", "mi300x-8", "--method", "b2b", "--engines", "2", "--count", "64"]
     assert main(["copies", *arguments, "-o", str(file)]) == 0
     assert "64 blocks from the host to one device of mi300x-8" in capsys.readouterr().out
-    assert file.read_text().startswith("way,block,count")
+    assert file.read_text().startswith("method,block,count")
 
 
 @pytest.mark.parametrize(

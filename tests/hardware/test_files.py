@@ -21,6 +21,7 @@ from weft.hardware import (
     platform_names,
 )
 from weft.hardware.files import tomllib
+from weft.hardware.measured import MeasuredNoise
 
 LEVEL = '[[levels]]\nkind = "switch"\nsize = 8\nrate = "48GB/s"\n'
 
@@ -353,7 +354,7 @@ def test_extends_is_a_name(write):
     [
         ("torch", {"forward": "fast"}),
         ("libraries", [{"name": "gloo"}]),
-        ("calm", {"foreign": 0.0}),
+        ("noise", {"foreign": 0.0}),
         ("codecs", 3),
     ],
 )
@@ -361,6 +362,13 @@ def test_what_calibrate_wrote_and_somebody_changed_is_named(key, value):
     table = {**platform("cpu").to_table(), key: value}
     with pytest.raises(PlatformError, match=key):
         platform_from_table(table, "here.toml")
+
+
+def test_a_file_of_an_earlier_version_keeps_its_noise():
+    found = {"foreign": 0.1, "spread": 0.2, "seconds": 3.0}
+    machine = platform_from_table({**platform("cpu").to_table(), "calm": found}, "here.toml")
+    assert machine.noise == MeasuredNoise(0.1, 0.2, 3.0)
+    assert "calm" not in machine.to_table()
 
 
 # -- devices like others

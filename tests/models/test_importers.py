@@ -204,11 +204,40 @@ def test_arguments_of_megatron_are_a_model_with_its_layout(tmp_path):
     job = imported(written(tmp_path / "train.sh", MEGATRON), 16)
     expected = replace(
         MODELS["llama-3-8b"], tp=4, pp=2, interleave=4, sp=True, zero=1, batch=128, micro_batch=1,
-        recompute="selective", clip=True, grad_dtype="fp32", bucket=160_000_000,
+        recompute="selective", clip=True, grad_dtype="fp32", bucket=160_000_000, fused_loss=False,
     )  # fmt: skip
     assert job.model == expected
     assert job.notes == ()
     check(job.graph())
+
+
+@pytest.mark.parametrize(
+    ("added", "setting", "expected"),
+    [
+        ("", "fused_loss", False),  # Megatron's own default
+        ("--cross-entropy-loss-fusion", "fused_loss", True),
+        ("", "fused_accumulation", True),
+        ("--no-gradient-accumulation-fusion", "fused_accumulation", False),
+        ("", "fused_rotary", True),
+        ("--no-rope-fusion", "fused_rotary", False),
+        ("--position-embedding-type yarn", "fused_rotary", False),
+        ("--num-experts 8", "expert_bias", False),  # --disable-bias-linear is among the others
+        ("--num-experts 8 --activation-func-clamp-value 7.0", "clamped", True),
+        ("--num-experts 8 --activation-func-clamp-value 7.0", "fused_experts", False),
+        ("--num-experts 8 --use-transformer-engine-op-fuser", "fused_experts", True),
+        ("--num-experts 8 --recompute-modules moe_act", "recompute", "moe_act"),
+        ("--recompute-modules layernorm", "recompute", "none"),
+    ],
+)
+def test_megatron_says_what_it_fuses_and_recomputes(tmp_path, added, setting, expected):
+    job = imported(written(tmp_path / "train.sh", f"{MEGATRON.rstrip()} {added}\n"), 16)
+    assert getattr(job.model, setting) == expected
+    assert not any("fusion" in note or "clamp" in note for note in job.notes)
+
+
+def test_experts_of_megatron_have_biases_unless_they_are_disabled(tmp_path):
+    text = MEGATRON.replace("--disable-bias-linear", "--num-experts 8")
+    assert imported(written(tmp_path / "train.sh", text), 16).model.expert_bias
 
 
 def test_megatron_yaml_is_read_as_its_arguments(tmp_path):

@@ -11,7 +11,9 @@ from weft.models.folding import MANY_OPS, ops_of, shortened
 from weft.models.named import job_of
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import stage_memories
 from weft.models.transformer_step import build
+from weft.models.zoo import MODELS
 
 GPT = Transformer(512, 2, 8, 2048, 1024, 256, batch=4, micro_batch=1, flash=False)
 
@@ -50,6 +52,43 @@ def test_gradients_are_added_from_the_second_micro_batch_on():
     found = names(replace(GPT, fused_accumulation=False))
     assert found["accumulate gradients"] == 3 * (2 + 2)  # layers, the head and the embedding
     assert names(GPT)["accumulate gradients"] == 0
+
+
+EXPERTS = replace(
+    MODELS["gpt-oss-20b"], layers=2, seq=1024, batch=8, ep=8, micro_batch=1, fused_experts=False
+)
+
+
+def bytes_of(model, *starts):
+    ops = build("experts", model, 8).steps[0].ops
+    return sum(op.cost.nbytes for op in ops if op.cost is not None and op.name.startswith(starts))
+
+
+def test_experts_that_are_not_fused_move_their_tokens_many_times():
+    fused = replace(EXPERTS, fused_experts=True)
+    assert bytes_of(fused, "experts bias", "experts clamp") == 0
+    tokens = 2 * 1024 * EXPERTS.topk * EXPERTS.hidden  # of two layers; as wide as an expert
+    # in fp32 a bias is written, read with the result, joined and cast; the gradient comes back
+    assert bytes_of(EXPERTS, "experts bias") == 68 * tokens
+    assert bytes_of(EXPERTS, "experts clamp") > bytes_of(fused, "activation of experts")
+    assert bytes_of(replace(EXPERTS, expert_bias=False, clamped=False), "experts bias") == 0
+
+
+def test_recomputing_the_activation_of_experts_runs_it_again_and_keeps_less():
+    again = replace(EXPERTS, recompute="moe_act")
+    assert names(EXPERTS, 8)["experts clamp"] == 2
+    assert names(again, 8)["experts clamp"] == names(again, 8)["activation of experts"] == 4
+    assert names(again, 8)["experts clamp backward"] == 2
+    kept, less = (max(each.activations for each in stage_memories(model, Layout(model, 8)))
+                  for model in (EXPERTS, again))  # fmt: skip
+    assert kept - less == 2 * 1024 * EXPERTS.topk * EXPERTS.hidden * 2  # its output, in bf16
+
+
+def test_positions_turned_by_torchs_kernels_leave_values_alone():
+    apart = replace(EXPERTS, fused_rotary=False)
+    turned = 2 * 1024 * (64 + 8) * 64  # queries and keys of two layers
+    assert bytes_of(apart, "rotate") == (12 + 14) * 2 * turned
+    assert bytes_of(apart, "rotate") > 5 * bytes_of(EXPERTS, "rotate")
 
 
 def test_owners_broadcast_all_weights_behind_the_optimizer():

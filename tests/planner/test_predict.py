@@ -111,7 +111,7 @@ def test_a_noisy_calibration_widens_the_range_of_every_step_on_it():
     graph = _products(4096, 8192)
     widths = []
     for foreign in (0.0, 0.1, 0.4):
-        machine = replace(H100.resized(1), calm=MeasuredNoise(foreign, 0.0, 1.0))
+        machine = replace(H100.resized(1), noise=MeasuredNoise(foreign, 0.0, 1.0))
         found = predict(graph, machine)
         widths.append(found.high / found.low)
     assert widths == sorted(widths)

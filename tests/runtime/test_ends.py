@@ -257,7 +257,7 @@ CODED = """
         def decode(self, frame, chunk):
             self._framed.read(frame, chunk)
 
-    codec_registry.CODECS["slow"] = Slow
+    codec_registry.CODECS["slow"] = codec_registry.CodecKind(Slow)
     y = np.ones(1000, np.float32)
 """
 

@@ -1,4 +1,4 @@
-"""GEMMs that share memory, caches and movers: what they take of each, and what is left."""
+"""GEMMs that share memory, caches and transfers: what they take of each, and what is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weft.simulator import byte_weight, simulate
 from weft.simulator.grids import traffic_weights
 
 MS = 1e-3
-# Caches that hold everything, movers that feel no load.
+# Caches that hold everything, transfers that feel no load.
 CALM = Kernels(
     local_bytes=64 << 10,
     register_bytes=512 << 10,
@@ -170,13 +170,13 @@ def loaded(memory=1e-9, cache=1e-9, stretch=1.0):
     )
 
 
-def beside_a_gemm(mover, dev, rank=0):
-    """How long a mover takes next to the GEMM of rank 0, in what it takes alone."""
+def next_to_a_gemm(transfer, dev, rank=0):
+    """How long a transfer takes next to the GEMM of rank 0, in what it takes alone."""
     computes = queue("stream0", gemm(), units=(0, UNITS))
     queues = {0: (computes,)}
-    queues[rank] = (*queues.get(rank, ()), mover)
+    queues[rank] = (*queues.get(rank, ()), transfer)
     found = spans(made(3, queues), machine(3, device=dev))
-    return found[rank, mover.name, 0][1] / (BUSY / 10)
+    return found[rank, transfer.name, 0][1] / (BUSY / 10)
 
 
 ENGINE = queue("copy0", move(0, 1, COPY))
@@ -185,29 +185,29 @@ KERNEL = queue("stream1", launch((move(0, 1, COPY),), units=10), units=(90, 100)
 
 @pytest.mark.parametrize("stretch", [0.0, 1.0, 2.0])
 def test_an_engine_is_slowed_by_the_load_of_the_memory_alone(stretch):
-    assert beside_a_gemm(ENGINE, loaded(memory=0.5, stretch=stretch)) == close(1 + 0.5 * stretch)
-    assert beside_a_gemm(ENGINE, loaded(cache=0.5, stretch=stretch)) == close(1)
+    assert next_to_a_gemm(ENGINE, loaded(memory=0.5, stretch=stretch)) == close(1 + 0.5 * stretch)
+    assert next_to_a_gemm(ENGINE, loaded(cache=0.5, stretch=stretch)) == close(1)
 
 
 @pytest.mark.parametrize(("memory", "cache"), [(0.5, 1e-9), (1e-9, 0.25), (0.5, 0.25)])
 def test_units_that_move_are_slowed_by_the_load_of_memory_and_cache(memory, cache):
-    found = beside_a_gemm(KERNEL, loaded(memory, cache))
+    found = next_to_a_gemm(KERNEL, loaded(memory, cache))
     assert found == close(1 + memory + cache)
 
 
 def test_a_network_card_feels_no_load():
     card = queue("nic0", move(0, 1, COPY))
-    assert beside_a_gemm(card, loaded(memory=0.5, cache=0.5)) == close(1)
+    assert next_to_a_gemm(card, loaded(memory=0.5, cache=0.5)) == close(1)
 
 
 @pytest.mark.parametrize("name", ["copy0", "stream1"])
-def test_movers_of_other_ranks_feel_no_load(name):
+def test_transfers_of_other_ranks_feel_no_load(name):
     sends = move(2, 1, COPY)
-    mover = queue(name, sends if name == "copy0" else launch((sends,), units=10))
-    assert beside_a_gemm(mover, loaded(memory=0.5, cache=0.5), rank=2) == close(1)
+    transfer = queue(name, sends if name == "copy0" else launch((sends,), units=10))
+    assert next_to_a_gemm(transfer, loaded(memory=0.5, cache=0.5), rank=2) == close(1)
 
 
-def test_a_second_grid_on_another_rank_slows_its_own_movers():
+def test_a_second_grid_on_another_rank_slows_its_own_transfers():
     """Both ranks compute and send; each feels its own GEMM once."""
     computes = queue("stream0", gemm(), units=(0, UNITS))
     work = {

@@ -14,7 +14,7 @@ from weft.hardware.device import Power
 from weft.schedule import SELF, Cost, Kernel, Submit
 from weft.simulator import simulate
 
-# Caches that hold everything, movers that feel no load, slots in strict order of launches.
+# Caches that hold everything, transfers that feel no load, slots in strict order of launches.
 CALM = Kernels(
     clock_coupling=0.0,
     local_bytes=64 << 10,

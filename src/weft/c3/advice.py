@@ -57,11 +57,13 @@ def _why(scenario: Scenario, choice: Strategy, pricer: Pricer) -> str:
     if choice.kind.by_engines:
         spared = f"engines leave all {total} units to the GEMM ({lost:+.0f} % without {units})"
         return _why_fewer(scenario, choice.units, pricer) if choice.units else spared
-    return {
-        "serial": "either alone is faster than both at once",
-        "concurrent": f"{tiles} workgroups leave slots free on {total} units: any order will do",
-        "priority": f"{units} workgroups before {tiles}: the collective waits for no slots",
-    }.get(choice.name, f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %")
+    if choice.kind.exclusive:
+        return "either alone is faster than both at once"
+    if choice.kind.masks:
+        return f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %"
+    if choice.kind.first:
+        return f"{units} workgroups before {tiles}: the collective waits for no slots"
+    return f"{tiles} workgroups leave slots free on {total} units: any order will do"
 
 
 def _why_fewer(scenario: Scenario, units: int, pricer: Pricer) -> str:

@@ -85,6 +85,8 @@ class Pricer:
         """Return the fastest of some choices, by default of all; of equals the first."""
         found = [(self.pair(scenario, each), each) for each in choices or self.choices(scenario)]
         least = min(seconds for seconds, _ in found)
+        # Choices are listed by what they ask for; a difference of 0.1 % is no reason to mask
+        # units.
         return next(each for seconds, each in found if seconds <= _EQUAL * least)
 
     @property
@@ -120,11 +122,14 @@ class Pricer:
         check_choice(choice, scenario.collective, self.platform)
         grid, total = self.grid(scenario.gemm), self.device.units
         by_units = not choice.kind.by_engines
+        # A schedule is the same for all sizes but for its numbers: scale stands for bytes, the
+        # grid for the GEMM, units for the launch.
         units = comm_units(scenario.collective, choice, self.platform) if by_units else None
         form = self._form(_shape(choice, units, grid), scenario.collective)
         return form.seconds(
             self._scale(scenario),
             grid=grid,
+            # A mask takes its units from the GEMM, whether the collective uses all of them or not.
             grid_units=total - (choice.units or 0) if choice.kind.masks else total,
             traffic=partial(self.traffic, scenario.gemm),
             units=units,
@@ -141,6 +146,7 @@ class Pricer:
         return found
 
     def _schedule(self, shape: str, collective: str) -> Schedule:
+        # Any GEMM of many tiles will do: its tiles are replaced before each run.
         scenario = Scenario("", Gemm(16384, 16384, 64, self.dtype), collective, self.base)
         match shape:
             case "compute":
@@ -157,7 +163,7 @@ def _shape(choice: Strategy, units: int | None, grid: Grid) -> str:
     """The form of a schedule, masks aside: ``pair_schedule`` makes the same distinctions."""
     if choice.kind.by_engines or units is None:
         return "dma"
-    if choice.name == "serial":
+    if choice.kind.exclusive:
         return "serial"
     return "priority" if launches_comm_first(choice, units, grid.tiles) else "concurrent"
 
@@ -260,6 +266,7 @@ def scenarios_of(
     for kind in kinds:
         check_choice(Strategy("serial"), kind, pricer.platform)
         for nbytes in sizes or (_as_long(gemm, kind, pricer),):
+            # Only these two may be cut into unequal chunks.
             if kind not in ("broadcast", "all_reduce"):
                 divided(nbytes, pricer.platform.num_ranks, kind)
             found.append(Scenario(f"{gemm}-{kind}-{format_size(nbytes)}", gemm, kind, nbytes))
@@ -267,6 +274,7 @@ def scenarios_of(
 
 
 def _as_long(gemm: Gemm, kind: str, pricer: Pricer) -> int:
+    # A GiB is bound by bandwidth, so seconds scale with bytes; rounded to whole MiB a rank.
     each = pricer.comm(Scenario("", gemm, kind, 1 << 30))
     step = MIB * pricer.platform.num_ranks
     return max(1, round(pricer.compute(gemm) / each * (1 << 30) / step)) * step
@@ -286,6 +294,7 @@ def price_scenario(
         choice = Strategy(strategy)
         if choice.kind.masks:
             given = None if units is None else [Strategy(strategy, units=units)]
+            # Engines need no units, so a mask of none is a candidate there.
             sizes = (*((0,) if choice.kind.by_engines else ()), *masks(pricer.device))
             choice = pricer.best(
                 scenario, given or [Strategy(strategy, units=each) for each in sizes]

@@ -142,7 +142,7 @@ def pair_schedule(scenario: Scenario, choice: Strategy, platform: Platform) -> S
     name = f"{choice} {scenario.collective} with {scenario.gemm}"
     units = comm_units(scenario.collective, choice, platform)
     inner = kernel_collective(scenario.collective, scenario.nbytes, platform, units)
-    if choice.name == "serial":
+    if choice.kind.exclusive:
         return _joined(inner, name, lambda comm: _one_stream(kernel, comm))
     first = launches_comm_first(choice, units, kernel.cost.tiles)
     masked = _unit_masks(choice, platform)
@@ -193,6 +193,8 @@ def comm_units(kind: str, choice: Strategy, platform: Platform) -> int:
 
 def launches_comm_first(choice: Strategy, units: int, tiles: int) -> bool:
     """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
+    # A kernel that is launched first takes the slots it wants; one with more workgroups than the
+    # other leaves it none.
     return choice.kind.first and units <= tiles
 
 
@@ -249,6 +251,7 @@ def _with_engines(
     programs = []
     for program in inner.programs:
         host, *others = program.queues
+        # In this order: building the commands of the engines would delay the GEMM.
         host = replace(host, commands=(Submit(SELF, COMPUTE, 1), *host.commands))
         queues = (host, Queue(COMPUTE, (kernel,), units=mask), *others)
         programs.append(Program(program.ranks, queues))

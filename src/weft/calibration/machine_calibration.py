@@ -66,9 +66,9 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
 
 def require_quiet(platform: Platform) -> None:
     """Raise if other processes used the cores: ops may look ten times as long then."""
-    if platform.calm is not None and platform.calm.is_busy:
+    if platform.noise is not None and platform.noise.is_busy:
         raise NotQuietError(
-            f"others used {platform.calm.foreign:.0%} of the cores during the calibration, so it "
+            f"others used {platform.noise.foreign:.0%} of the cores during the calibration, so it "
             "was not kept: predictions from it could be wrong by ten times",
             "Calibrate again when the machine is quiet, or keep it all the same with --anyway.",
         )

@@ -159,7 +159,7 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
             watch.look()
     platform = machine_calibration.calibrated(plain)
     platform = found.put_into(platform, platform.description)
-    return replace(platform, calm=watch.found(), codecs=codec_rates())
+    return replace(platform, noise=watch.found(), codecs=codec_rates())
 
 
 def fitted_laws(every: Sequence[Sample], times: Sequence[OpTime], threads: int) -> list[OpLaw]:

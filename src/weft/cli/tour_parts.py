@@ -86,7 +86,7 @@ class Tour:
             took = library_price(made.resized(RANKS), "all_reduce", _SHOWN_BYTES, name=library.name)
             size = format_size(_SHOWN_BYTES)
             print(f"  an all_reduce of {size} takes {format_time(took.seconds)} by {library.name}")
-        if made.calm is not None and made.calm.is_noisy:
+        if made.noise is not None and made.noise.is_noisy:
             print("  the machine was busy: predictions will be less accurate than on an idle one")
         print(f"  wrote {where} in {time.monotonic() - begin:.0f} s: the platform 'here'")
 
@@ -112,13 +112,13 @@ class Tour:
             teams = started_torch_teams(RANKS)
         with teams as contestants:
             for name, made in track(list(self.planned.items()), "training both ways"):
-                traces = {way: self.folder / f"run-{name}-{way}.json" for way in ("gloo", "plan")}
+                traces = {run: self.folder / f"run-{name}-{run}.json" for run in ("gloo", "plan")}
                 entries = {
-                    way: ContestEntry(
-                        contestants["gloo" if way == "gloo" else "dist"],
-                        made.case(by_plan=way == "plan", trace=str(path.resolve())),
+                    run: ContestEntry(
+                        contestants["gloo" if run == "gloo" else "dist"],
+                        made.case(by_plan=run == "plan", trace=str(path.resolve())),
                     )
-                    for way, path in traces.items()
+                    for run, path in traces.items()
                 }
                 budget = _BUDGET if self._has_time else _BUDGET / 4
                 outcome = compete(entries, _ROUNDS, budget=budget)
@@ -188,15 +188,15 @@ def _planned_row(made: Planned) -> dict[str, Any]:
 def _compared(name: str, made: Planned, outcome: ContestOutcome) -> Compared:
     rows = [row for answer in outcome.answers["plan"][-RANKS:] for row in answer["rows"]]
     mine = [row for row in rows if row["planned"] != "nothing"]
-    ways = [f"{r['collective']} of {format_size(r['nbytes'])}: {r['path']}" for r in mine]
-    times = {way: tuple(t / STEPS for t in outcome.times[way]) for way in ("gloo", "plan")}
+    paths = [f"{r['collective']} of {format_size(r['nbytes'])}: {r['path']}" for r in mine]
+    times = {run: tuple(t / STEPS for t in outcome.times[run]) for run in ("gloo", "plan")}
     return Compared(
         name=name,
         plan=made.plan,
         default=times["gloo"],
         by_plan=times["plan"],
         ratio=outcome.compare("gloo", "plan").ratio,
-        paths=tuple(dict.fromkeys(ways)),
+        paths=tuple(dict.fromkeys(paths)),
     )
 
 

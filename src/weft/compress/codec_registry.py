@@ -1,7 +1,7 @@
 """The codec protocol, the codecs of the native core, and the table of codecs by name."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,6 @@ class Native:
         check_frame_status(self.core.decode(frame, chunk), self.name)
 
 
-LOSSLESS = ("none", "pack", "blosc2")
-
-
 class Codec(Protocol):
     """Encodes a chunk as a frame and decodes it. ``name`` and ``dtype`` identify a codec.
 
@@ -65,10 +62,43 @@ class Codec(Protocol):
         """Decode a frame into ``chunk``; an invalid frame raises and leaves ``chunk`` unchanged."""
 
 
-CODECS: dict[str, Callable[[str, str], Codec]] = {
-    **dict.fromkeys(("none", "pack", "bf16", "fp16", "fp8", "int8", "int4"), Native),
-    "zfp": Zfp,
-    "blosc2": Blosc,
+class CodecKind(NamedTuple):
+    """A line of the table of codecs.
+
+    A codec of a fixed size spends ``bits`` on each value. What others reach on weights is in
+    ``ratios``, by name and dtype; one that is missing there is expected to save nothing.
+    """
+
+    build: Callable[[str, str], Codec]  # from a name with its parameter, and a dtype
+    is_lossless: bool = False
+    bits: Callable[[str], float] | None = None  # of the parameter
+    ratios: Mapping[tuple[str, str], float] = {}
+
+
+def _block_bits(width: int) -> Callable[[str], float]:
+    return lambda block: width + 32 / int(block)  # plus a four-byte scale per block
+
+
+# Ratios are those on the weights of a trained transformer: published for blosc2, measured by
+# `weft bench codecs` for pack.
+CODECS = {
+    "none": CodecKind(Native, is_lossless=True),
+    "pack": CodecKind(
+        Native,
+        is_lossless=True,
+        ratios={("pack", "float32"): 1.16, ("pack", "bfloat16"): 1.38, ("pack", "float16"): 1.12},
+    ),
+    "bf16": CodecKind(Native, bits=lambda _: 16.0),
+    "fp16": CodecKind(Native, bits=lambda _: 16.0),
+    "fp8": CodecKind(Native, bits=lambda _: 8.0),
+    "int8": CodecKind(Native, bits=_block_bits(8)),
+    "int4": CodecKind(Native, bits=_block_bits(4)),
+    "zfp": CodecKind(Zfp, bits=float),
+    "blosc2": CodecKind(
+        Blosc,
+        is_lossless=True,
+        ratios={("blosc2:lz4", "float32"): 1.13, ("blosc2:zstd", "float32"): 1.19},
+    ),
 }
 
 
@@ -77,7 +107,7 @@ def codec_of(name: str, dtype: str) -> Codec:
     kind = name.partition(":")[0]
     if kind not in CODECS:
         raise UnknownNameError(f"unknown codec {name!r}.", nearest(kind, CODECS))
-    return CODECS[kind](name, dtype)
+    return CODECS[kind].build(name, dtype)
 
 
 def is_lossless(name: str) -> bool:
@@ -86,19 +116,8 @@ def is_lossless(name: str) -> bool:
     >>> is_lossless("delta+pack"), is_lossless("int8:64")
     (True, False)
     """
-    return name.removeprefix("delta+").partition(":")[0] in LOSSLESS
-
-
-# Compression ratios on the weights of a trained transformer: published for blosc2, measured by
-# `weft bench codecs` for pack. Codecs with a fixed rate need no table.
-_RATIOS = {
-    ("pack", "float32"): 1.16,
-    ("pack", "bfloat16"): 1.38,
-    ("pack", "float16"): 1.12,
-    ("blosc2:lz4", "float32"): 1.13,
-    ("blosc2:zstd", "float32"): 1.19,
-}
-_BITS = {"bf16": 16.0, "fp16": 16.0, "fp8": 8.0}
+    kind = name.removeprefix("delta+").partition(":")[0]
+    return kind in CODECS and CODECS[kind].is_lossless
 
 
 def expected_ratio(name: str, dtype: str) -> float:
@@ -108,12 +127,11 @@ def expected_ratio(name: str, dtype: str) -> float:
     (3.9384615384615387, 4.0)
     """
     codec = codec_of(name, dtype)
-    kind, _, parameter = codec.name.partition(":")
-    width = 32 if dtype == "float32" else 16
-    if kind in ("int8", "int4"):
-        return width / (int(kind[3:]) + 32 / int(parameter))  # plus a four-byte scale per block
-    bits = float(parameter) if kind == "zfp" else _BITS.get(kind, 0.0)
-    return max(1.0, width / bits) if bits else _RATIOS.get((codec.name, dtype), 1.0)
+    name, _, parameter = codec.name.partition(":")
+    kind, width = CODECS[name], 32 if dtype == "float32" else 16
+    if kind.bits is not None:
+        return max(1.0, width / kind.bits(parameter))
+    return kind.ratios.get((codec.name, dtype), 1.0)
 
 
 def encoded(codec: Codec, values: NDArray[np.generic]) -> Octets:

@@ -362,8 +362,8 @@ def _engine(
         if not stack.missing(engine.needs):
             return engine
     if serving:
-        ways = "; or ".join(f"{e.name} needs {stack.missing(e.needs)}" for e in serving)
-        return NotExecutable(ways)
+        missing = "; or ".join(f"{e.name} needs {stack.missing(e.needs)}" for e in serving)
+        return NotExecutable(missing)
     return NotExecutable(_nobody(demand, aspect, algorithm))
 
 

@@ -35,50 +35,45 @@ _FEATURES = ("b2b", "bcst", "swap", "prelaunch")
 
 @dataclass(frozen=True, slots=True)
 class Dma:
-    """The copy engines of a device and what one command costs around its bytes.
+    """The copy engines of a device: what each stage of a command takes, and what they can do.
 
-    A command passes ``control`` (host, per command), ``doorbell`` (host, per submission), ``fetch``
-    (engine, per submission), ``start`` (engine, per packet, before its bytes leave), the bytes,
-    ``drain`` (engine, once before a signal that follows copies: until the last of them is known
-    to have landed, which copies back to back do not wait for), ``sync`` (until the completion
-    stands in the host's memory) and ``observe`` (host, per completion that it looks at, one after
-    another). A copy of more than ``packet_bytes`` is several packets. A copy behind one of another
-    source waits ``other_source`` for its first bytes; behind one of the same source they are there.
-    ``paired_rate`` is what an engine writes in sum while a broadcast has two destinations,
-    ``swap_rate`` while a swap exchanges two buffers: two streams that do not share what is read.
-
-    ``collectives`` are those that a library of the device carries out by engines inside a node;
-    engines copy and do not add, so a reduction is there only where a library adds by a kernel
-    behind their copies. ``features`` are the ways to feed them beyond one copy at a time, by their
-    names in algorithms: ``b2b`` (copies back to back on one engine), ``bcst`` (one source, two
-    destinations), ``swap`` (two buffers exchanged), ``prelaunch`` (commands that wait on the
-    engine for a flag).
-
-    ``host_engines`` more serve copies from and to the host. Through the runtime the host pays
-    ``call`` for a copy or, for each of many in one call, ``batched_call``: what MI300X takes, the
-    only device it was published for. Copies of more than ``small_copy`` bytes wait for each other
-    there: each takes ``large_start`` before its bytes leave.
+    A command passes ``control``, ``doorbell``, ``fetch``, ``start``, its bytes, ``drain``, ``sync``
+    and ``observe``, in this order.
     """
 
     num_engines: Few
     engine_rate: Rate
-    control: Seconds
-    doorbell: Seconds
-    fetch: Seconds
-    start: Seconds
-    sync: Seconds
-    packet_bytes: Bytes
+    control: Seconds  # of the host, for each command
+    doorbell: Seconds  # of the host, for each submission
+    fetch: Seconds  # of the engine, for each submission
+    start: Seconds  # of the engine, for each packet, before its bytes leave
+    sync: Seconds  # until a completion stands in the host's memory
+    packet_bytes: Bytes  # a longer copy is several packets
+    # Once before a signal that follows copies: until the last of them is known to have landed.
+    # Copies back to back do not wait for that.
     drain: Seconds = 0.0
-    observe: Seconds = 0.0
+    observe: Seconds = 0.0  # of the host, for each completion that it looks at, one after another
+    # A copy behind one of another source waits this long for its first bytes; behind one of the
+    # same source they are there.
     other_source: Seconds = 0.0
+    # What an engine writes in sum to the two destinations of a broadcast, and while it swaps two
+    # buffers, which are two streams that share nothing that is read.
     paired_rate: RatedRate = None
     swap_rate: RatedRate = None
-    host_engines: Few = 1
+    host_engines: Few = 1  # more of them, for copies from and to the host
+    # Through the runtime the host pays for each copy, or for each of many in one call, what MI300X
+    # takes: the only device it was published for. Copies of more than ``small_copy`` bytes wait for
+    # each other there, and each takes ``large_start`` before its bytes leave.
     call: Seconds = 5.5e-6
     batched_call: Seconds = 2.6e-6
     small_copy: Bytes = 16 << 10
     large_start: Seconds = 7.26e-6
+    # What a library of the device carries out by engines inside a node. Engines copy and do not
+    # add: a reduction is listed only where a library adds by a kernel behind their copies.
     collectives: tuple[str, ...] = _COPYING
+    # How engines can be fed beyond one copy at a time, by the names of algorithms: ``b2b`` (copies
+    # back to back on one engine), ``bcst`` (one source, two destinations), ``swap`` (two buffers
+    # exchanged), ``prelaunch`` (commands that wait on the engine for a flag).
     features: tuple[str, ...] = ("b2b",)
 
     def __post_init__(self) -> None:
@@ -105,42 +100,33 @@ class Dma:
 class Kernels:
     """How kernels run on the units, next to each other and to copies.
 
-    ``local_bytes`` of scratch memory, ``register_bytes`` and ``unit_threads`` of a unit bound the
-    workgroups on it; ``clock`` is that of its units at most, in GHz; ``cluster`` workgroups of a
-    product share what they load of one operand.
-    The L2 is ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in
-    all; a workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used
-    again. ``overcommit``: a GEMM keeps that many times the requests in flight that fill the
-    memory. ``load_latency``: under full load a request takes 1 + that many times as long as on an
-    idle device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
-    behind one with more workgroups than fit. ``clock_coupling``: a product at its sustained rate
-    has all watts that the device may draw; of what traffic of others draws it gives up this share,
-    in clock (0: clocks stay). ``held_watts``: what a unit that a collective kernel holds draws, in
-    what one that computes draws. ``staging``: how often what a collective kernel
-    brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed
-    out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
-    which a collective kernel fills the links; where they are not known, what a unit moves says so.
-
     The defaults serve devices that nobody measured next to collectives: those of MI300X where
     they were fitted, and the caches of H100.
     """
 
-    local_bytes: Bytes = 228 << 10
+    # These bound the workgroups on a unit.
+    local_bytes: Bytes = 228 << 10  # scratch (shared) memory
     register_bytes: Bytes = 256 << 10
     unit_threads: Few = 2048
-    cluster: Few = 1
-    clock: Number = 1.5
+    cluster: Few = 1  # workgroups of a product that share what they load of one operand
+    clock: Number = 1.5  # of the units at most, in GHz
+    # The L2 is ``l2_slices`` caches that do not share, and gives ``l2_rate`` in all.
     l2_slices: Few = 2
     l2_ways: Few = 16
     l2_rate: Rate = 5.5e12
-    live_steps: Number = 1.2
-    overcommit: Number = 1.5
-    load_latency: Number = 0.65
+    live_steps: Number = 1.2  # steps of a GEMM's loop whose cache lines are still to be used again
+    overcommit: Number = 1.5  # requests that a GEMM keeps in flight, over those that fill memory
+    load_latency: Number = 0.65  # under full load a request takes 1 + this times as long
+    # Share of the slots that come free for a kernel behind one with more workgroups than fit.
     dispatch_share: Number = 0.02
+    # A product at its sustained rate has all watts that the device may draw. Of what traffic of
+    # others draws it gives up this share, in clock; 0: clocks stay.
     clock_coupling: Number = 1.0
-    held_watts: Number = 0.0
+    held_watts: Number = 0.0  # of a unit that a collective holds, over those of one that computes
+    # How often what a collective kernel brings passes the receiver's memory, beyond one write.
     staging: Number = 2.0
-    pieces: Few = 1
+    pieces: Few = 1  # in which tiles are handed out; more than one only to ask what waves cost
+    # Units with which a collective kernel fills the links; None: ``unit_copy_rate`` says so.
     all_gather_units: FewOrNone = None
     all_to_all_units: FewOrNone = None
     reduce_scatter_units: FewOrNone = None
@@ -194,99 +180,77 @@ class Reducing:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Ranks that are cores of one memory: what they achieve by working set and by dtype.
+    """Ranks that are cores of one memory: what they achieve by working set and by dtype."""
 
-    ``streamed_from`` is the size from which copies go past the caches, ``far_rate`` what one
-    core reads from the memory of another process, ``yield_latency`` what a flag takes to be seen
-    by a thread that yields instead of spinning. Up to ``eager_up_to`` bytes of a rank's input it
-    is faster to lay them out in shared memory than to be read, where elements are joined up to
-    ``eager_reduced_up_to``; 0: nobody measured it.
-    """
-
-    streamed_from: Bytes
-    far_rate: Rate
-    yield_latency: Seconds
+    streamed_from: Bytes  # size from which copies go past the caches
+    far_rate: Rate  # what one core reads from the memory of another process
+    yield_latency: Seconds  # until a thread that yields instead of spinning sees a flag
     sets: Mapping[str, WorkingSet] = field(hash=False)
     reduces: Mapping[str, Reducing] = field(hash=False)
+    # Up to so many bytes of its input a rank is faster to lay them out in shared memory than to be
+    # read; the second where elements are reduced. 0: nobody measured it.
     eager_up_to: Bytes = 0
     eager_reduced_up_to: Bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What lookups in one embedding table take on a core that was measured, in seconds.
+    """What lookups in one embedding table take on a core that was measured, in seconds."""
 
-    ``start`` whatever the size; for a bag, and for each byte of it; for a lookup, and for each
-    byte of its row; more for rows found in the last cache (``outer``; in the backward pass,
-    gradients of bags found there), and for those that come from ``memory`` or, in the backward
-    pass, are changed there, and more again where such a row is ``alone`` among others, so that the
-    core waits for it; for every ``page`` that is visited, and every ``leaf`` of the page tables
-    (those of eight pages stand in one line).
-    ``inner_bytes`` and ``outer_bytes`` are the caches that it was fitted with, ``error`` the
-    geometric mean of its relative errors, ``floor`` how far single measurements lie from their
-    median.
-    """
-
-    start: Seconds = 0.0
+    start: Seconds = 0.0  # whatever the size
     bag: Seconds = 0.0
     bag_byte: Seconds = 0.0
     lookup: Seconds = 0.0
-    lookup_byte: Seconds = 0.0
+    lookup_byte: Seconds = 0.0  # of a row
+    # More for rows in the last cache; in the backward pass, for gradients of bags that are there.
     outer_row: Seconds = 0.0
     outer_byte: Seconds = 0.0
+    # More for rows that come from memory or, in the backward pass, are changed there.
     memory_row: Seconds = 0.0
     memory_byte: Seconds = 0.0
-    alone: Seconds = 0.0
-    page: Seconds = 0.0
-    leaf: Seconds = 0.0
+    alone: Seconds = 0.0  # more again for such a row among others: the core waits for it
+    page: Seconds = 0.0  # for every page that is visited
+    leaf: Seconds = 0.0  # for every line of the page tables, which has the entries of eight pages
+    # The caches that it was fitted with.
     inner_bytes: Bytes = 512 << 10
     outer_bytes: Bytes = 32 << 20
-    error: Number = 0.0
-    floor: Number = 0.0
+    error: Number = 0.0  # geometric mean of the relative errors
+    floor: Number = 0.0  # how far single measurements lie from their median
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator. Rates without ``rated`` in their name are what software achieves.
-
-    ``unit_grain`` units are the smallest step of a mask. ``unit_copy_rate`` is what one unit moves
-    in a collective kernel. ``memory_rate`` counts reads and writes together, so a copy inside the
-    memory moves half of it. ``launch`` passes on the device before a kernel starts, ``host_launch``
-    on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
-    link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
-    ``shared`` is there where ranks are cores of one memory and were measured as such. ``lookups``
-    has what embedding tables take where they were, by who looks up: ``torch``, ``weft``, and the
-    same with ``_backward``; ``laws`` what ops of torch take; ``fits`` its kernels
-    where a sweep measured them. ``like`` names the device whose fitted
-    kernels and curves of libraries stand in, scaled by the datasheets of both, where this one was
-    not measured.
-    """
+    """One accelerator. Rates without ``rated`` in their name are what software achieves."""
 
     __repr__ = brief
 
     name: str
     title: str
     vendor: str
-    units: Few
-    unit_grain: Few
-    unit_copy_rate: Rate
-    memory_rate: Rate
+    units: Few  # SMs of NVIDIA, compute units of AMD
+    unit_grain: Few  # the smallest step of a mask
+    unit_copy_rate: Rate  # what one unit moves in a collective kernel
+    memory_rate: Rate  # reads and writes together: a copy inside the memory moves half of it
     memory_rated: Rate
     memory_bytes: Bytes
     l2_bytes: Bytes
     last_level_bytes: Bytes
-    launch: Seconds
-    host_launch: Seconds
-    signal: Seconds
-    release: Seconds
+    launch: Seconds  # on the device, before a kernel starts
+    host_launch: Seconds  # on the host, to launch it
+    signal: Seconds  # of a flag that the device raises, beyond the link's latency
+    release: Seconds  # from a store of the host until a waiting engine goes on
     flops: Mapping[str, Flops] = field(hash=False)
     power: Power
     dma: Dma | None = None
-    shared: Cores | None = None
+    shared: Cores | None = None  # where ranks are cores of one memory and were measured as such
     kernels: Kernels = Kernels()
+    # What embedding tables take where they were measured, by who looks up: ``torch``, ``weft``, and
+    # the same with ``_backward``.
     lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
-    laws: tuple[OpLaw, ...] = ()
-    fits: tuple[KernelFit, ...] = ()
+    laws: tuple[OpLaw, ...] = ()  # what ops of torch take on a core
+    fits: tuple[KernelFit, ...] = ()  # its kernels where a sweep measured them
+    # The device whose fitted kernels and curves of libraries stand in, scaled by the datasheets of
+    # both, where this one was not measured.
     like: str = ""
 
     @property
@@ -312,7 +276,7 @@ class Device:
         return f"copy engines of {self.title} do no {collective}: {why} (they do {known})"
 
     def feature_refusal(self, features: tuple[str, ...]) -> str:
-        """Return why the copy engines cannot be fed in some ways, "" where they can."""
+        """Return why the copy engines lack some features, "" where they have them."""
         if self.dma is None:
             return f"{self.title} has no DMA engines"
         missing = [feature for feature in features if feature not in self.dma.features]

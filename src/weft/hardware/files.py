@@ -176,6 +176,8 @@ def merged(base: Any, over: Any) -> Any:
 def platform_from_table(table: Table, file: str) -> Platform:
     """Build a platform from what a file holds; ``file`` is the name that errors show."""
     reader = Reader(file)
+    if "calm" in table:  # what files of version 0.1 call it
+        table = {"noise": table["calm"], **{k: v for k, v in table.items() if k != "calm"}}
     levels = _levels(reader, table.get("levels"))
     host = _part(reader, Host, table, "host")
     return reader.record(
@@ -193,7 +195,7 @@ def platform_from_table(table: Table, file: str) -> Platform:
         torch=_measured(reader, table, "torch", TorchHost, None),
         libraries=_measured(reader, table, "libraries", tuple[Library, ...], ()),
         codecs=_measured(reader, table, "codecs", tuple[CodecRate, ...], ()),
-        calm=_measured(reader, table, "calm", MeasuredNoise, None),
+        noise=_measured(reader, table, "noise", MeasuredNoise, None),
         sources=reader.sources,
     )
 

@@ -60,7 +60,7 @@ class Platform:
     every number, by its dotted key, where it comes from; ``machine`` on which one it was measured,
     ``recorded`` what traces showed of it. Where it was measured by itself, ``torch`` says what the
     host of its ranks spends, ``libraries`` what their collectives take, ``codecs`` what these do,
-    and ``calm`` how quiet it was meanwhile.
+    and ``noise`` how quiet it was meanwhile.
     """
 
     __repr__ = brief
@@ -79,7 +79,7 @@ class Platform:
     torch: TorchHost | None = None
     libraries: tuple[Library, ...] = ()
     codecs: tuple[CodecRate, ...] = ()
-    calm: MeasuredNoise | None = None
+    noise: MeasuredNoise | None = None
     sources: Mapping[str, Source] = unwritten()
 
     def __post_init__(self) -> None:

@@ -33,6 +33,17 @@ _GRADIENTS = (" input gradient", " weight gradient")
 EXPERT_OPS = frozenset(
     ("sort", "sort back", "experts", "activation of experts", "activation of experts backward")
 ) | {f"experts {side}{what}" for side in ("up", "down") for what in ("", *_GRADIENTS)}
+EXPERT_OPS |= {f"experts {what}{way}" for what in ("clamp", "bias") for way in ("", " backward")}
+
+# What torch's own kernels move where a program does not fuse these, in elements of two bytes for
+# each element, forward and backward; counted in Megatron-Core (TEGroupedMLP, fused_bias_geglu).
+# Clamps: both halves are clamped apart and joined; backward two masks, two selections, a join.
+# A half is a strided view, which torch's element-wise kernels take 1.8 times as long for
+# (validation/predict_kernels.py: recorded kernels on H100 and MI300X).
+_CLAMP = 11, 24
+# Bias of the last product: bias x probability in fp32, added expert by expert, joined, cast to
+# bf16; backward two casts, a join, and two products in fp32 with a sum each.
+_BIAS = 14, 20
 
 
 class Experts:
@@ -170,19 +181,34 @@ class Experts:
             arrived = made.moving("sort", sorted_, family="copy", after=arrived)
         groups = min(held, routed)
         rows, wide = -(-routed // groups), inner * (2 if model.gated else 1)
-        passes = routed * inner
+        passes, unfused = routed * inner, not model.fused_experts
         if backward:
+            if unfused and model.expert_bias:
+                elements = _BIAS[1] * routed * model.hidden
+                arrived = made.moving("experts bias backward", elements, after=arrived)
             down = groups, rows, model.hidden, inner
             self._product_backward("experts down", *down, after=arrived)
+            if model.recompute == "moe_act":
+                self._activation(passes)
             made.moving("activation of experts backward", passes * (5 if model.gated else 3))
+            if unfused and model.clamped:
+                made.moving("experts clamp backward", _CLAMP[1] * passes)
             done = self._product_backward("experts up", groups, rows, wide, model.hidden)
         else:
             made.grouped_gemm("experts up", groups, rows, wide, model.hidden, after=arrived)
-            made.moving("activation of experts", passes * (3 if model.gated else 2))
+            self._activation(passes)
             done = made.grouped_gemm("experts down", groups, rows, model.hidden, inner)
+            if unfused and model.expert_bias:
+                done = made.moving("experts bias", _BIAS[0] * routed * model.hidden)
         if sorts:
             done = made.moving("sort back", sorted_, family="copy")
         return done
+
+    def _activation(self, passes: int) -> None:
+        model, made = self._model, self._made
+        if model.clamped and not model.fused_experts:
+            made.moving("experts clamp", _CLAMP[0] * passes)
+        made.moving("activation of experts", passes * (3 if model.gated else 2))
 
     def _product_backward(
         self, name: str, groups: int, m: int, n: int, k: int, *, after: After = -1

@@ -360,7 +360,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma3_text": Architecture(_gemma3, {"post_norm": True, "qk_norm": True}),
     "phi": Architecture(_like_llama, {**_PLAIN, "parallel_block": True}),
     "phi3": Architecture(_like_llama, {}),
-    "gpt_oss": Architecture(_gpt_oss, {}),
+    "gpt_oss": Architecture(_gpt_oss, {"expert_bias": True, "clamped": True}),
     "gpt2": Architecture(_gpt2, {**_PLAIN, "rotary": False}),
     "bert": Architecture(_bert, _ENCODER),
     "roberta": Architecture(_bert, _ENCODER),

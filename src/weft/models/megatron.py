@@ -29,7 +29,7 @@ _HARMLESS_STARTS = (
     *("moe_router_group", "moe_router_topk_scaling", "moe_router_load", "moe_router_pre"),
     *("decoupled_", "override_opt", "calculate_per_token", "mock_data", "no_mmap", "profile"),
     *("use_pytorch", "manual_gc", "attention_softmax", "apply_query", "no_masked", "disable_bias"),
-    *("add_qkv", "no_gradient", "reset_", "eod_", "create_", "no_create", "async_save", "verify"),
+    *("add_qkv", "reset_", "eod_", "create_", "no_create", "async_save", "verify"),
     *("check_", "use_persistent", "no_ckpt", "dataloader", "record_", "memory_", "empty_unused"),
     *("use_tp_pp", "disable_gloo", "ddp_average", "no_persist", "optimizer", "apply_layernorm"),
     *("loss_scale", "initial_loss", "hysteresis", "sgd", "te_rng", "test_mode", "fim_", "bert_"),
@@ -39,7 +39,7 @@ _HARMLESS = (
     *("attention_backend", "use_flash_attn", "bf16", "no_bias_swiglu_fusion"),
     *("no_bias_gelu_fusion", "make_vocab_size_divisible_by", "moe_grouped_gemm"),
     *("moe_deepep_num_sms", "moe_hybridep_num_sms", "rerun_mode", "moe_permute_fusion"),
-    *("moe_router_fusion", "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clip_grad"),
+    *("moe_router_fusion", "cross_entropy_fusion_impl", "clip_grad"),
     *("no_overlap_p2p_communication", "overlap_p2p_communication", "mtp_loss_scaling_factor"),
     *("fp8_recipe", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin", "fp8_interval"),
     *("mscale", "mscale_all_dim", "enable_experimental", "accumulate_allreduce_grads_in_fp32"),
@@ -146,6 +146,7 @@ def _shape(keys: Keys) -> tuple[Transformer, list[str]]:
             f"{keys.where}: the tokenizer decides the vocabulary; {vocab} is assumed (vocab)"
         )
     size = keys.whole("kv_channels", 0)
+    position = str(keys.get("position_embedding_type", "learned_absolute"))
     model = Transformer(
         hidden=hidden,
         layers=keys.whole("num_layers"),
@@ -156,10 +157,17 @@ def _shape(keys: Keys) -> tuple[Transformer, list[str]]:
         kv_heads=kv,
         gated=gated,
         head_size=0 if size * heads == hidden else size,
-        rotary=str(keys.get("position_embedding_type", "learned_absolute")) in ("rope", "yarn"),
+        rotary=position in ("rope", "yarn"),
         tied=not keys.truth("untie_embeddings_and_output_weights"),
         dropout=keys.real("hidden_dropout", 0.1) > 0,
         qk_norm=keys.truth("qk_layernorm"),
+        fused_loss=keys.truth("cross_entropy_loss_fusion"),
+        fused_accumulation=not keys.truth("no_gradient_accumulation_fusion")
+        and keys.truth("gradient_accumulation_fusion", default=True),
+        # Transformer Engine's kernel has no scale, which YaRN needs (rope_utils of Megatron-Core)
+        fused_rotary=not keys.truth("no_rope_fusion")
+        and keys.truth("apply_rope_fusion", default=True)
+        and (position != "yarn" or keys.truth("multi_latent_attention")),
     )
     keys.real("attention_dropout", 0.1)
     for name in ("hidden", "layers", "heads", "seq"):
@@ -209,6 +217,10 @@ def _experts(keys: Keys, model: Transformer) -> Transformer:
         topk=keys.whole("moe_router_topk", 2),
         expert_ffn=0 if width == model.ffn else width,
         shared_ffn=keys.whole("moe_shared_expert_intermediate_size", 0),
+        expert_bias=not keys.truth("disable_bias_linear")
+        and keys.truth("add_bias_linear", default=True),
+        clamped=keys.real("activation_func_clamp_value", 0.0) > 0,
+        fused_experts=keys.truth("use_transformer_engine_op_fuser"),
         capacity=keys.real("moe_expert_capacity_factor", 0.0),
         moe_every=every,
         dense_layers=first,
@@ -253,8 +265,11 @@ def _run(keys: Keys, model: Transformer) -> Transformer:
     method = str(keys.get("recompute_method", ""))
     if granularity == "full":
         return replace(model, recompute="full", recompute_layers=count if method == "block" else 0)
+    if not granularity:
+        return replace(model, recompute="none")
     attention = modules is None or "core_attn" in str(modules)
-    return replace(model, recompute="selective" if granularity and attention else "none")
+    other = "moe_act" if model.experts and "moe_act" in str(modules) else "none"
+    return replace(model, recompute="selective" if attention else other)
 
 
 def _layout(keys: Keys, model: Transformer, num_ranks: int) -> tuple[Transformer, list[str]]:

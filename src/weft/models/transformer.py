@@ -56,12 +56,14 @@ class Transformer:
     pp: int = 1
     ep: int = 1
     fsdp: bool = False  # the same as zero=3
-    recompute: str = "none"  # none, selective (attention) or full
+    recompute: str = "none"  # none, selective (attention), moe_act (experts' activation) or full
     math: str = ""
     flash: bool = True  # attention does not write its scores
     fused_softmax: bool = False  # without flash: scale, causal mask and softmax in one kernel
     fused_loss: bool = True  # cross entropy in one kernel, else in passes over fp32 logits
     fused_accumulation: bool = True  # products add to gradients of earlier micro batches
+    fused_experts: bool = True  # biases and clamps of experts in kernels that run anyway
+    fused_rotary: bool = True  # positions turn queries and keys in one kernel
     frozen: bool = False  # weights get no gradients
     scored: int = 0  # tokens of a sequence that are predicted, if not all
     interleave: int = 1  # chunks of layers that a stage of the pipeline holds
@@ -91,6 +93,8 @@ class Transformer:
     imbalance: float = 1.0  # tokens of the fullest expert over the mean
     expert_math: str = ""  # dtype of the products of experts, where servers have another than math
     capacity: float = 0.0  # at most so many times the mean reach an expert, 0 for no limit
+    expert_bias: bool = False  # products of experts add biases
+    clamped: bool = False  # the activation of experts clamps its inputs
     dispatcher: str = "alltoall"  # or flex: a token goes once to each node and rank (DeepEP)
     ep_overlap: bool = False  # experts' exchange runs behind another micro batch's computation
 

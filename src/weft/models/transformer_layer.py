@@ -24,6 +24,10 @@ PIECES = 4  # of a product whose sum is overlapped: num_splits of Transformer En
 # four warps, a row each); where their number does not divide by it, it runs torch's own ops.
 FUSED_SOFTMAX_MATRICES = 4
 
+# Elements that torch's own kernels move to turn one element of queries and keys, forward and
+# backward: a negation, two joins, two products and a sum (Megatron-Core's rope_utils).
+_TURNED = {"": 12, " backward": 14}
+
 
 class Layer:
     """One layer as a rank computes it: ``tokens`` at once, in ``pieces`` of unlike keys.
@@ -314,7 +318,11 @@ class Layer:
     def _positions(self, way: str) -> None:
         """Turn queries and keys by their place, or bring heads apart where attention needs it."""
         model = self.model
-        if model.rotary or not model.flash:
+        if model.rotary and not model.fused_rotary:
+            values = model.kv_heads_of(model.tp) * model.value_dim
+            turned = self.tokens * (model.qkv_of(model.tp) - values)
+            self.made.moving(f"rotate{way}", _TURNED[way] * turned)
+        elif model.rotary or not model.flash:
             name = ("rotate" if model.rotary else "split heads") + way
             self.made.moving(name, 2 * self.tokens * model.qkv_of(model.tp))
 

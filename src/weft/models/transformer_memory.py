@@ -233,4 +233,5 @@ def _inner_activations(model: Transformer, kind: LayerKind, tokens: int) -> floa
     routed = tokens / cut * model.topk * load
     inner = model.expert_width // model.expert_tp
     shared = tokens * model.shared_ffn / model.tp * wide
+    wide -= model.recompute == "moe_act"  # the output is computed again
     return routed * (inner * wide + 2 * model.hidden) + shared

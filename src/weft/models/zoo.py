@@ -41,7 +41,7 @@ _GEMMA3 = replace(_GEMMA2, vocab=262208, qk_norm=True, window=1024, full_every=6
 _PHI3 = replace(_LLAMA3, vocab=32064, seq=4096)
 _GPT_OSS = replace(
     _LLAMA3, hidden=2880, layers=24, heads=64, head_size=64, ffn=2880, vocab=201088, seq=4096,
-    experts=32, topk=4, window=128, full_every=2,
+    experts=32, topk=4, window=128, full_every=2, expert_bias=True, clamped=True,
 )  # fmt: skip
 _MPT = replace(_GPT2, vocab=50432, seq=2048)
 

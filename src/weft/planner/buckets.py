@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from weft.planner.candidates import CollectiveGroup
     from weft.step import Collective, StepGraph
 
+# DDP's default of 25 MiB is a compromise: larger buckets pay fewer latencies, smaller ones start
+# earlier.
 TIMES = (2.0, 4.0, 8.0, 0.5, 0.25)  # as large as they are
 _CALL = 5e-6  # seconds of the host for one more collective of a recorded step: a launch
 
@@ -53,6 +55,7 @@ def gradient_buckets(step: RankStep) -> frozenset[int]:
     }
     for op in step.ops:
         if op.phase in ("forward", "backward") and op.kind == "kernel":
+            # A sum that the pass itself waits for is of tensor parallelism, not of gradients.
             found -= set(op.after)
     return frozenset(found)
 
@@ -88,6 +91,8 @@ def with_buckets(
             if op.collective and not buckets.isdisjoint(mine.origin[place])
         ]
     changed = replace(graph, steps=tuple(steps))
+    # Classes of ranks with different layers may merge at different places and would then meet in
+    # another order: a deadlock.
     if not groups or not _in_one_order(changed):
         return None
     largest = max(what.nbytes for what in found if what.group in groups)
@@ -128,6 +133,8 @@ def _merged(step: RankStep, times: int, chosen: frozenset[int]) -> list[list[int
         group: list[int] = []
         for number in run:
             inner = set(group)
+            # An op between two buckets that needs the first would wait for the merged one, which
+            # waits for that op.
             early = any(inner & set(op.after) for op in step.ops[group[0] : number]) if group else 0
             if len(group) >= times or early:
                 found.append(group)
@@ -143,6 +150,8 @@ def _split(step: RankStep, pieces: int, chosen: frozenset[int]) -> list[tuple[in
     for run in _runs(step, chosen):
         before = -1
         for number in run:
+            # A bucket with no kernels since the one before is ready at once: pieces of it gain
+            # nothing.
             filled = number - before - 1  # ops since the bucket before
             if any(op.kind == "kernel" for op in step.ops[before + 1 : number]):
                 places = [before + 1 + filled * each // pieces for each in range(1, pieces)]
@@ -214,6 +223,8 @@ class _Rewritten:
         seconds = sum(part.seconds or 0.0 for part in parts)
         one, apart = self._price(whole), [self._price(what) for what in whats]
         if one and all(apart):
+            # Recorded times keep their ratio to the model: only what merging changes comes from
+            # prices.
             seconds *= one / sum(each for each in apart if each)
         waiting = sum(part.waiting for part in parts)
         return replace(op, collective=whole, seconds=seconds, waiting=waiting)
@@ -238,6 +249,8 @@ class _Rewritten:
             before = reversed(range(place))
             front = (n for n in before if ops[n].stream == stream and n in self._place)
             after += [self._place[n] for n in islice(front, 1)]
+        # The piece is a new call of the host; its bucket keeps the recorded overhead, waiting and
+        # pause.
         host = None if op.host is None else _CALL
         made = replace(self._part(op, pieces), host=host, waiting=0.0, pause=0.0, blocking=False)
         return replace(made, after=tuple(sorted(after)))

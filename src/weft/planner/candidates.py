@@ -1,4 +1,4 @@
-"""The ways in which a collective of a step could be carried out, as the planner sees them."""
+"""Candidates: how a collective of a step could be carried out, as the planner sees it."""
 
 from __future__ import annotations
 
@@ -23,44 +23,33 @@ Place = tuple[int, int]  # class of ranks, number of the op
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A strategy for a collective with its price: seconds alone, and what it holds meanwhile.
-
-    ``units`` are taken from kernels (None: as many as the library takes); next to an ``exclusive``
-    one nothing runs. One with ``slices`` starts inside the kernel that produces its input, which
-    takes ``producer`` times as long. ``replaced`` ops fall away. ``memory`` are the bytes that it
-    takes of a plan's.
-    """
+    """A strategy for a collective with its price: seconds alone, and what it holds meanwhile."""
 
     strategy: Strategy
     alone: Price
-    units: int | None = None
-    exclusive: bool = False
-    slices: int = 0
-    producer: float = 1.0
-    replaced: tuple[Place, ...] = ()
-    memory: int = 0
+    units: int | None = None  # that are taken from kernels; None: as many as the library takes
+    exclusive: bool = False  # nothing runs next to it
+    slices: int = 0  # in which it starts inside the kernel that produces its input
+    producer: float = 1.0  # how many times as long that kernel takes
+    replaced: tuple[Place, ...] = ()  # ops that fall away
+    memory: int = 0  # bytes that it takes of those that a plan may use
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """Equal collectives of a step, and what runs next to them.
-
-    ``members`` are (class of ranks, number of the op). ``hidden`` is the share of their time in
-    which kernels run, ``overlapped`` the name of most of these; ``producers`` are kernels that
-    produce their input and could send it in slices.
-    """
+    """Equal collectives of a step, and what runs next to them."""
 
     what: Collective
     ranks: tuple[int, ...]
     members: tuple[Place, ...]
-    hidden: float
+    hidden: float  # share of their time in which kernels run
     alone: float = 0.0  # price on ``ranks``; members take what they were recorded to, as a share
     phase: str = ""
-    producers: tuple[Place, ...] = ()
+    producers: tuple[Place, ...] = ()  # kernels whose output it sends, which could send slices
     produced_by: str = ""
     producer_seconds: float = 0.0  # of the slowest of them
-    overlapped: str = ""
+    overlapped: str = ""  # name of most kernels that run next to it
     looks_up: bool = False  # whether embedding tables produce its input or take its output
     lookups: tuple[TableLookups, ...] = ()  # of each member, where all have some
 

@@ -73,6 +73,8 @@ class StepEvaluator:
             by_share: dict[float, Execution] = {}
             made = self._known[key] = {}
             for place in group.members:
+                # Members of a recorded step took different times for equal bytes; a candidate
+                # keeps the ratio of each to the price of the group.
                 share = self.own[place] / group.alone if group.alone else 1.0
                 if share not in by_share:
                     by_share[share] = self._execution(group, candidate, share)
@@ -83,7 +85,10 @@ class StepEvaluator:
         """Return what the engine runs: ``share`` is what was recorded over the group's price."""
         took = share * candidate.alone.seconds
         if candidate.slices and group.producers:
+            # In slices, all but the first can be sent while the producer still runs, as long as it
+            # runs.
             took -= min(group.producer_seconds, took) * (1 - 1 / candidate.slices)
+        # Holding all units keeps every kernel out, which is what exclusive means.
         units = self.engine.device.units if candidate.exclusive else candidate.units
         kind = candidate.strategy.kind
         return Execution(took, units, kind.by_engines, kind.first)
@@ -97,6 +102,8 @@ class StepEvaluator:
             for n, op in enumerate(step.ops):
                 if op.collective is None or op.stream == self._main[c]:
                     continue
+                # Kernels of the main stream do not overlap each other, so their ends are sorted as
+                # well.
                 begin, until = run.span((c, n))
                 first = int(np.searchsorted(end, begin, side="right"))
                 last = int(np.searchsorted(start, until, side="left"))
@@ -126,6 +133,7 @@ class StepEvaluator:
                 start, end = run.span((place[0], number))
                 own = max(self.own[place[0], number], launch)
                 took += seconds
+                # What the overlapped part of the kernel would have taken alone.
                 alone += seconds * own / max(end - start, 1e-12)
         return max(1.0, took / alone) if alone else 1.0
 

@@ -72,6 +72,7 @@ class Explainer:
             parts.append(f"{format_time(after)} instead of {format_time(before)}")
         slower = self._evaluator.slowdown(self._base, options.group)
         mine = self._evaluator.slowdown(run, options.group)
+        # Smaller differences mostly print as the same percentage.
         if abs(slower - mine) > 0.002 and not candidate.exclusive:
             parts.append(f"kernels next to it {_slower(mine)}, not {_slower(slower)}")
         return "; ".join(parts) or "the step is shorter with it"

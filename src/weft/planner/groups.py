@@ -31,8 +31,9 @@ def groups_of(evaluator: StepEvaluator) -> tuple[CollectiveGroup, ...]:
     overlap = evaluator.overlap(evaluator.run())
     members: dict[tuple[Collective, str, str], list[Place]] = defaultdict(list)
     slowest: dict[Collective, Place] = {}  # it stands for others of its kind
-    for place, meeting in evaluator.engine.met.items():
-        what = replace(meeting.what, splits=(), peer=None)
+    for place, matched in evaluator.engine.met.items():
+        # Uneven splits and peers differ from rank to rank; a strategy is chosen for all of them.
+        what = replace(matched.what, splits=(), peer=None)
         key = what, evaluator.engine.op(place).phase, _product(evaluator, place)
         members[key].append(place)
         if what not in slowest or evaluator.own[place] > evaluator.own[slowest[what]]:
@@ -40,6 +41,7 @@ def groups_of(evaluator: StepEvaluator) -> tuple[CollectiveGroup, ...]:
     return tuple(
         _group(evaluator, what, slowest[what], places, overlap)
         for (what, _, _), places in members.items()
+        # A barrier moves nothing, and a group of one rank does nothing.
         if what.kind != "barrier" and len(evaluator.engine.met[slowest[what]].ranks) > 1
     )
 

@@ -159,6 +159,8 @@ class LayoutSearch:
                 "Use a model of weft models, or a configuration file.",
             )
         node, ranks = self.platform.node_size, self.platform.num_ranks
+        # Tensor parallelism sums activations twice a layer and pass: beyond a node the NICs bound
+        # it.
         for tp in self._values("tp", _powers(min(node, model.heads))):
             for pp in self._values("pp", _stages(model.layers, ranks // tp)):
                 for cp in self._values("cp", _powers(8) if model.seq >= _LONG else [1]):
@@ -191,6 +193,7 @@ class LayoutSearch:
         asked = self.job.model
         if "zero" in self.given and isinstance(asked, Transformer):
             return [asked.zero_stage]
+        # In a pipeline stage 3 would gather the weights again for each micro batch.
         return [3, 1] if model.pp == 1 else [1]
 
     # The estimate
@@ -207,14 +210,19 @@ class LayoutSearch:
             item = 2 * weights
             gathered = prices.collective(Collective("all_gather", item), replicas)
             reduced = prices.collective(Collective("reduce_scatter", item), replicas)
+            # Gathers of the forward and the backward pass and the reduce-scatter hide behind the
+            # layer.
             each = max(each, 2 * gathered + reduced)
             shared = 0.0
         else:
             whole = Collective("all_reduce", 2 * weights * layers)
+            # Assumed: gradients are summed during half of what the last micro batch takes.
             shared = max(0.0, prices.collective(whole, replicas) - layers * each / 2)
         # the last stage has the head, and a layer less where that counts as one
         slowest = max(layers * each, (layers - model.count_ends) * each + ends)
         busy = layout.num_micro * slowest
+        # Bubble of the interleaved 1F1B schedule (arXiv 2104.04473): (p - 1) / (m v) of the busy
+        # time.
         bubble = (model.pp - 1) / (layout.num_micro * model.interleave)
         held = model.parameters / (model.tp * model.pp * (layout.replicas if model.zero else 1))
         optimizer = _OPTIMIZER_BYTES * held / self.platform.require_device().memory_rate
@@ -253,6 +261,7 @@ class LayoutSearch:
 
     def _ends(self, model: Transformer, micro: int) -> float:
         """Return what the head takes on the last stage."""
+        # Two flops a weight and token in the forward pass, four in the backward pass.
         flops = 6.0 * micro * model.seq / model.cp * model.hidden * model.vocab / model.tp
         device = self.platform.require_device()
         rate = max(each.achieved for each in device.flops.values())
@@ -263,6 +272,7 @@ def _least_bytes(model: Transformer, ranks: int) -> float:
     """Return what weights and gradients of a rank take at the least, whatever else is kept."""
     shares = model.tp * model.pp * (ranks // (model.tp * model.pp) if model.zero == 3 else 1)
     experts = max(1, model.ep) if model.experts else 1
+    # A lower bound, cheap enough to skip the memory model for layouts that cannot fit.
     return 2 * item_bytes(model.dtype) * model.parameters / shares / experts
 
 

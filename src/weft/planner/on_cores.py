@@ -64,6 +64,7 @@ def _added(op: Op, platform: Platform, library: str) -> Iterator[Op]:
         seconds = ddp.step + ddp.byte * what.nbytes
         yield Op("ddp", "host", seconds=seconds, phase="backward")
     else:
+        # In and out of the bucket, each a read and a write.
         cost = Cost("copy", (), what.dtype, 0.0, 4 * what.nbytes)
         yield Op("copies of DDP", cost=cost, phase="backward")
 

@@ -81,6 +81,7 @@ def plan_step(
     best, tried = _with_best_buckets(base, drafted)
     chosen = best.search.chosen(mode)
     choices = _choices(base, best, chosen, tried)
+    # The planned step has the relative range of the baseline: both are made of the same prices.
     edges = step_range(base.evaluator.engine, prices, software)
     made = _plan(graph, base, best, chosen, choices, limits, mode, edges)
     if room < 0:
@@ -135,6 +136,7 @@ def _with_best_buckets(
     best, drafts = base, list[DraftPlan]()
     for times in TIMES:
         found = with_buckets(base.evaluator.graph, times)
+        # With few buckets, four and eight times as large are the same.
         if found is None or (drafts and _same(drafts[-1], found)):
             continue
         drafts.append(replace(drafted(found.graph), buckets=found))
@@ -216,6 +218,7 @@ def _plan(
 
 def _numbered(choice: Choice, best: DraftPlan, priced: StepGraph, graph: StepGraph) -> Choice:
     """Number the ops of a choice as the workload does, not as the one that was priced."""
+    # `on_cores` adds ops of torch but no collectives, so collectives correspond one to one.
     here, there = (
         [n for n, op in enumerate(each.steps[choice.step].ops) if op.collective is not None]
         for each in (priced, graph)
@@ -253,6 +256,7 @@ def _options(group: CollectiveGroup, context: StrategyContext, room: int) -> Gro
     for each in candidates_of(context, group):
         if isinstance(each, Alternative):
             not_here.append(each)
+        # A codec needs room for what is encoded.
         elif each.memory > room:
             size, left = format_size(each.memory), format_size(max(0, room))
             not_here.append(infeasible(each.strategy, f"needs {size} more, {left} are left"))

@@ -84,6 +84,8 @@ class Prediction(ResultTables):
         waiting = (mine.kind == CommandKind.WAIT) & ~host & self._between_ranks(mine)
         issuing = host & (mine.kind != CommandKind.WAIT)
         result, before = {}, np.zeros(len(computing), bool)
+        # In this order of precedence: a moment counts for the first that covers it, so parts add
+        # up.
         for name, chosen in (
             ("compute", computing),
             ("exposed", moving),
@@ -93,6 +95,8 @@ class Prediction(ResultTables):
             result[name] = _alone(mine, chosen, before)
             before = before | chosen
         over = sum(result.values()) - self.seconds
+        # Where a step begins before the last has ended, spans exceed the period: what overlaps the
+        # next step is taken off.
         for name in ("host", "exposed") if over > 0 else ():  # the next step has begun meanwhile
             result[name], over = max(0.0, result[name] - over), max(0.0, over - result[name])
         left = self.seconds - sum(result.values())
@@ -102,6 +106,7 @@ class Prediction(ResultTables):
     @staticmethod
     def _between_ranks(mine: Timeline) -> NDArray[np.bool_]:
         """Return the waits for other ranks: their flags have the number of another's signal."""
+        # A class signals its own streams under flags of its own, and other classes under theirs.
         signals = np.unique(mine.flag[(mine.kind == CommandKind.SIGNAL)])
         return ~np.isin(mine.flag, signals)
 
@@ -224,6 +229,7 @@ def step_range(
     middle = engine.run().seconds
     if not middle:
         return 0.0, 0.0
+    # Recorded durations have no price: they move by the factor of the range alone.
     low, high = (
         engine.repriced(_Edge(prices, side), factor)
         for side, factor in zip(("low", "high"), _recorded(), strict=True)
@@ -238,8 +244,9 @@ def step_range(
     platform = prices.platform
     common = [
         Deviation.between(faster / middle, slower / middle),
-        calibration_noise(platform.calm),
+        calibration_noise(platform.noise),
     ]
+    # Terms of stacks are residuals of GPU steps.
     if not platform.require_device().is_core:
         common.append(range_term("stacks", software))
     down, up = (joint_share(engine.graph, prices, side) for side in ("low", "high"))
@@ -272,6 +279,7 @@ def joint_share(graph: StepGraph, prices: Prices, side: str) -> float:
             elif op.cost is not None:
                 counted[op.cost] += 1
     edge = _Edge(prices, side)
+    # Quadrature: errors that ops have in common add up linearly, independent ones as squares.
     whole, squares = sum(common.values()), 0.0
     for what, times in counted.items():
         if isinstance(what, Collective):
@@ -338,6 +346,7 @@ def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
     parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
     shared = memory.weights + memory.gradients + memory.optimizer
     hints = []
+    # Suggest what leaves half of the memory to the rest.
     half = device.memory_bytes // 2
     if shared > half:
         times = -(-shared // half)

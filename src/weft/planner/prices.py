@@ -46,6 +46,7 @@ __all__ = [
 _ALGORITHMS = {
     "all_reduce": ("hierarchical", "halving-doubling", "ring"),
     "all_gather": ("hierarchical", "halving-doubling", "ring"),
+    # Between nodes the two-level one is priced as its mirror, a hierarchical all-gather.
     "reduce_scatter": ("halving-doubling", "ring"),
     "all_to_all": ("direct",),
     "broadcast": ("hierarchical", "scatter-allgather"),
@@ -88,6 +89,7 @@ class Prices:
         """
         found = price(cost, self.platform.require_device())
         recorded = self.platform.recorded
+        # Traces and checks give shares of products only (`Recorded`).
         if recorded is None or cost.family not in PRODUCTS or cost.seconds:
             return found
         seen = recorded.products.get(cost.dtype or "bf16")
@@ -130,6 +132,7 @@ class Prices:
         points = self.shares[kind]
         if not points:
             return None
+        # Interpolated in logarithms, and constant beyond the sizes that were seen.
         at = [point[0] for point in points]
         return exp(float(np.interp(log(what.nbytes), at, [point[1] for point in points])))
 
@@ -172,6 +175,7 @@ def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     """
     found, members = [], set(ranks)
     for level in platform.levels:
+        # A group of every k-th rank has one member in each inner level and sees outer ones only.
         outer = {member // level.size for member in members}
         each = len(members) // len(outer)
         found.append(level if each == level.size else level.cut(each))
@@ -188,6 +192,7 @@ def collective_price(
     if not used or (not what.nbytes and what.kind != "barrier"):
         return Price(0.0, 0.0, 0.0, model="nothing to move")
     inside_node = sum(level.size > 1 for level in levels[:inner])
+    # An exchange of tokens to experts: a token with several experts on one node crosses once.
     if what.copies and 0 < inside_node < len(used):
         return _once_a_node(platform, library, what, levels)
     narrow = replace(platform, levels=used, node_levels=inside_node, sources={})
@@ -200,6 +205,7 @@ def collective_price(
         kind, nbytes = "all_reduce", 8
     try:
         found = library_price(narrow, kind, nbytes, name=library, dtype=what.dtype)
+    # No measured curve and no fitted algorithms for this machine, kind or size: simulate it.
     except WeftError:
         pass
     else:
@@ -255,6 +261,7 @@ def _simulated(platform: Platform, kind: str, size: int, *, inside: bool) -> flo
     if kind == "all_to_all" and platform.num_nodes > _MANY_NODES:
         platform, size = _fewer_nodes(platform, size)
     tried = [(kind, algorithm) for algorithm in _ALGORITHMS.get(kind, ())]
+    # First, because among very many ranks only the first that applies is simulated.
     if inside and kind in _INSIDE:
         tried.insert(0, _INSIDE[kind])
     found: list[float] = []
@@ -274,9 +281,11 @@ def seconds_by(platform: Platform, kind: str, algorithm: str, size: int) -> floa
             kind,
             algorithm,
             num_ranks=num_ranks,
+            # Rounded up to equal chunks; the padding is less than one byte a rank.
             nbytes=-(-size // num_ranks) * num_ranks,
             node_size=_node_size(platform),
         )
+        # A tolerance of 0.1 % joins events that nearly coincide, far below the error of a price.
         return simulate(schedule, platform, tolerance=1e-3).makespan
     except (UsageError, ScheduleError):
         return None

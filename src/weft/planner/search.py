@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weft.planner.plan import Alternative
     from weft.step import StepRun
 
+# Both bound the number of simulated steps: every try runs the whole step. benchmarks/plan.py
+# compares what they leave with exhaustive search (99 % of 500 steps within 2 %).
 _ROUNDS = 3
 _TRIED = 4  # candidates of a group that a search looks at, the best alone
 _BETTER = 1 - 1e-4  # less than that is no reason to change anything
@@ -93,6 +95,7 @@ class Search:
         for _ in range(_ROUNDS):
             before = best
             for number in range(len(self.options)):
+                # Candidates that are poor alone are rarely best in company.
                 for candidate in self._ranked(number)[:_TRIED]:
                     tried = self._with(found, number, candidate)
                     seconds = self.seconds(tried)
@@ -106,6 +109,7 @@ class Search:
         """Revert choices that do not shorten the step: a plan is never slower than none."""
         found = list(chosen)
         for number, base in enumerate(self.base):
+            # A choice that was best before others changed may have become useless since.
             back = self._with(found, number, base)
             if self.seconds(back) * _BETTER <= self.seconds(found):
                 found = back
@@ -119,6 +123,7 @@ class Search:
 
         def price(candidate: Candidate) -> float:
             seconds = self.alone(number, candidate)
+            # The baseline counts as slightly shorter than it is, so ties go to it.
             return seconds if seconds < limit or candidate != own.base else limit
 
         return sorted(found, key=price)

@@ -96,8 +96,8 @@ class Sharder:
     def plans(self) -> list[ShardingPlan]:
         """Price every sharder's plan and what a search makes of the best, the best first."""
         found = [self._greedy(name, weigh) for name, weigh in _WEIGHTS.items()]
-        ways = (("step", ""), ("column-wise", "column"), ("row-wise", "row"))
-        found += [self._greedy(name, self._step_weight, cut) for name, cut in ways]
+        sharders = (("step", ""), ("column-wise", "column"), ("row-wise", "row"))
+        found += [self._greedy(name, self._step_weight, cut) for name, cut in sharders]
         known = [plan for plan in found if plan is not None]
         known.append(self._everywhere())
         known.append(self._search(min(known, key=lambda plan: plan.seconds)))
@@ -288,9 +288,9 @@ def _trades(
     return [(give, take) for _, give, take in found[:8]]
 
 
-def _cut(shard: Shard, pieces: int, way: str) -> list[Shard]:
+def _cut(shard: Shard, pieces: int, axis: str) -> list[Shard]:
     """Cut a table into parts: of rows, or of columns no narrower than what memory brings."""
-    if way == "column":
+    if axis == "column":
         pieces = max(1, min(pieces, shard.dim // 4))
         sizes = [shard.dim // pieces + (k < shard.dim % pieces) for k in range(pieces)]
         return [Shard(shard.table, -1, shard.rows, size) for size in sizes]

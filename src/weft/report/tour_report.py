@@ -112,13 +112,13 @@ def _steps(compared: Sequence[Compared]) -> Iterator[Section]:
         fold="The same in numbers",
         unfolded=True,
     )
-    ways = [{"name": each.name, "path": path} for each in compared for path in each.paths]
-    if ways:
+    paths = [{"name": each.name, "path": path} for each in compared for path in each.paths]
+    if paths:
         yield Section(
             "Path of every collective",
             "As weft.torch.apply counted them while the planned steps ran.",
-            [Column("name", "model", right=False), Column("path", "way", right=False)],
-            ways,
+            [Column("name", "model", right=False), Column("path", "path", right=False)],
+            paths,
         )
 
 

@@ -78,9 +78,12 @@ def check(schedule: Schedule, *, collapse: bool = True) -> None:
     _check_programs(flat)
     dims = natural_dims(flat) if collapse else (flat.num_ranks,)
     symmetry = find_symmetry(flat, dims, [BOTH] * len(dims)) if collapse else no_symmetry(dims)
+    # Races compare byte ranges. One rank stands for its class only if ranges that overlap there
+    # overlap on all of its ranks; otherwise every rank is expanded.
     if not buffers_are_symmetric(flat, symmetry):
         symmetry = no_symmetry(dims)
     table = expand(flat, symmetry.representatives(), seen_by=symmetry.seen_by)
+    # Cheap checks first: the order of events is defined only for flags and slices that exist.
     _check_places(table)
     _check_flags(table)
     _check_bounds(table, symmetry)
@@ -274,6 +277,7 @@ def _use(where: Slice, counts: tuple[int, ...], symmetry: Symmetry) -> _Use | No
     """Return an access in digits, or None if it has no such form."""
     offset = Rel(where.offset) if isinstance(where.offset, int) else where.offset
     length = where.nbytes if isinstance(where.nbytes, int) else where.nbytes.base
+    # A length that depends on rank or iteration is not a whole chunk everywhere.
     if isinstance(where.nbytes, Rel) and (any(where.nbytes.steps) or where.nbytes.terms):
         return None
     terms = sorted((t for t in offset.terms if t.varies), key=lambda t: -t.scale)
@@ -297,6 +301,7 @@ def _fits(buffer: Buffer, uses: list[_Use]) -> bool:
         return isinstance(buffer.nbytes, int) or len(set(buffer.nbytes)) == 1
     if not isinstance(buffer.nbytes, int) or buffer.nbytes % digits[0].block:
         return False
+    # Every chunk is divided evenly by the next digit, so no access reaches from one into another.
     nested = all(
         inner.block <= outer.scale and outer.scale % inner.block == 0
         for outer, inner in pairwise(digits)

@@ -23,6 +23,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 # The place of an event: four places per row, so that events around a command have their own.
+# A doorbell is waited for before a command acts, the end of its lanes after.
 PLACES, DOOR, SELF_PLACE, JOIN = 4, 0, 2, 3
 
 
@@ -55,6 +56,7 @@ class HappensBefore:
 
 def keys(thread: Any, place: Any) -> Any:
     """Return sort keys of (thread, place), in the order of events."""
+    # 36 bits hold four places for each of MAX_ROWS rows; 27 are left for threads.
     return (np.asarray(thread, np.int64) << 36) + place
 
 
@@ -157,6 +159,8 @@ class _Events:
         start = self.first_private + 2 * number
         rank = table.thread_rank[lanes]
         first, stop = table.thread_start[lanes], table.thread_stop[lanes]
+        # Place -1 is between the last of one command and the first of the next: a lane starts
+        # before its first command and ends after its last, even if it is empty.
         self._add(lanes, first * PLACES - 1, first, holds=True, counter=start, amount=1)
         self._add(
             lanes,
@@ -216,6 +220,7 @@ class _Events:
             amount=table.count[row],
             sender=table.thread_rank[host],
         )
+        # Submits add their counts to the doorbell, so the n-th command of a queue waits for n.
         threshold = table.fed[mine] + 1
         self._add(thread, mine * PLACES + DOOR, mine, holds=True, counter=door, amount=threshold)
         if table.flag_rank[row] >= 0:
@@ -255,6 +260,7 @@ def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Int
     raised = np.zeros(num_counters, np.int64)
     moving = np.flatnonzero(at < stop)
     number = 0
+    # As many rounds as the longest chain of signals, not as many as there are events.
     while len(moving):
         until = np.minimum(next_wait[at[moving]], stop[moving])
         done = spans(at[moving], until)

@@ -75,6 +75,8 @@ def check_entry_and_exit(order: HappensBefore, touches: MemoryAccesses) -> None:
     runner = order.table.thread_rank[touches.thread]
     away = touches.select(runner != touches.owner)
     signals = CertainSignals(order)
+    # Lookups of direct signals decide nearly all accesses; vector clocks, which are exact and
+    # slower, decide the rest.
     early = away.select(~signals.heard_from_owner(away))
     late = away.select(~signals.answered_to_owner(away))
     if not len(early.row) and not len(late.row):
@@ -222,7 +224,10 @@ def check_races(order: HappensBefore, touches: MemoryAccesses) -> None:
     asked: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     elements = element_of(symmetry, touches.toucher)
     for first, second in _conflicts(order, touches):
+        # By symmetry the first access is taken to be by the representative; the second is then by
+        # the rank at this distance from it.
         element = int(moved(symmetry, int(elements[second]), int(elements[first]), -1))
+        # Accesses of one thread of one rank are ordered by the program.
         if element or touches.thread[first] != touches.thread[second]:
             asked[int(touches.thread[first])].append((first, second, element))
     if not asked:
@@ -273,6 +278,7 @@ def _overlapping(where: Ints, start: Ints, stop: Ints) -> Bools:
 
 
 def _conflicts_in(group: Ints, touches: MemoryAccesses, when: Ints) -> Iterator[tuple[int, int]]:
+    # Between two cuts all accesses cover the same bytes, so pieces can be looked at one by one.
     cuts = np.unique(np.concatenate([touches.start[group], touches.stop[group]]))
     first = np.searchsorted(cuts, touches.start[group])
     last = np.searchsorted(cuts, touches.stop[group])
@@ -282,6 +288,7 @@ def _conflicts_in(group: Ints, touches: MemoryAccesses, when: Ints) -> Iterator[
             pieces[piece].append(access)
     seen: set[tuple[int, int]] = set()
     for accesses in pieces.values():
+        # Any valid order will do: if neighbours in it are not ordered by flags, that is a race.
         accesses.sort(key=lambda a: (when[a], touches.row[a]))
         for pair in _neighbours(accesses, touches.write):
             if pair not in seen:
@@ -296,6 +303,7 @@ def _neighbours(accesses: list[int], write: Bools) -> Iterator[tuple[int, int]]:
         if write[access]:
             for read in reads:
                 yield read, access
+            # With reads in between, write -> read -> write already orders the two writes.
             if last_write is not None and not reads:
                 yield last_write, access
             last_write, reads = access, []

@@ -18,23 +18,16 @@ from weft.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class StrategyKind:
-    """One way to carry out a collective next to kernels.
-
-    ``module`` of ``weft.planner.strategies`` lists its candidates. An ``exclusive`` one runs when
-    nothing else does. ``first``: its kernel is launched, or dispatched, before those that wait.
-    ``masks``: streams are confined to units. ``by_engines``: copy engines move the bytes.
-    ``sliced``: the kernel that produces its input sends slices of it. ``coded``: what is sent
-    passes a codec.
-    """
+    """A line of the table: how a collective is carried out next to kernels."""
 
     name: str
-    module: str
-    exclusive: bool = False
-    first: bool = False
-    masks: bool = False
-    by_engines: bool = False
-    sliced: bool = False
-    coded: bool = False
+    module: str  # of ``weft.planner.strategies``, which lists its candidates
+    exclusive: bool = False  # it runs when nothing else does
+    first: bool = False  # its kernel is launched, or dispatched, before those that wait
+    masks: bool = False  # streams are confined to compute units
+    by_engines: bool = False  # copy engines move the bytes
+    sliced: bool = False  # the kernel that produces its input sends slices of it
+    coded: bool = False  # what is sent passes a codec
 
     @property
     def of_pairs(self) -> bool:
@@ -58,22 +51,17 @@ STRATEGIES = {kind.name: kind for kind in _TABLE}
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A kind of strategy by its name, and its settings; what is empty is left to the library.
-
-    ``units`` is the mask of compute units, ``engines`` the number of copy engines, ``priority``
-    the priority of the stream, ``bucket`` the bytes of a gradient bucket, and ``fused`` names the
-    operator that computes and sends.
-    """
+    """A kind of strategy by its name, and its settings; what is empty is left to the library."""
 
     name: str
     backend: str | None = None
     algorithm: str | None = None
-    engines: int | None = None
-    priority: int | None = None
-    units: int | None = None
+    engines: int | None = None  # copy engines
+    priority: int | None = None  # of the stream
+    units: int | None = None  # in the mask of compute units
     codec: str | None = None
-    bucket: int | None = None
-    fused: str | None = None
+    bucket: int | None = None  # bytes of a gradient bucket
+    fused: str | None = None  # the operator that computes and sends
 
     def __str__(self) -> str:
         """Return the name with its settings, as tables and pages show it.

@@ -115,6 +115,7 @@ def expand(
     names, ordered = Numbering(flat), np.sort(chosen)
     found = [(program, _among(ordered, program.ranks)) for program in flat.programs]
     size = sum(len(here) * sum(map(_rows_of, program.queues)) for program, here in found)
+    # Counted before anything is allocated: compact programs can expand to more than memory holds.
     _check_size(flat, size, "commands")
     parts = [
         _Part(names, here, Template(names, program), seen_by)
@@ -319,6 +320,8 @@ def _fill_accesses(part: _Part, touched: dict[str, Any], emission: Emission, fir
         touched["access_mode"][:, here] = mode
         touched["access_buffer"][:, here] = part.names.buffer(where.buffer)
         owner = value_at(where.rank, ranks, counters)
+        # Offsets are those of the access that the owner's representative sees, so that conflicts
+        # on it can be found without expanding all ranks.
         seer = ranks if part.seen_by is None else part.seen_by(ranks, owner)
         touched["access_rank"][:, here] = owner
         touched["access_offset"][:, here] = value_at(where.offset, seer, counters)

@@ -26,6 +26,8 @@ def flow_sizes(rows: Rows) -> Floats:
     table = rows.table
     size = _listed_bytes(rows)
     ratios = dict(table.schedule.ratios)
+    # Copies between an Encode and its Decode move frames: what reads a slot of a codec moves 1 /
+    # ratio of the bytes that the schedule lists.
     slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
     for command, mine in rows.coded():
         if is_priced(command.codec):
@@ -98,6 +100,8 @@ def unit_rate(platform: Platform, family: str) -> float:
     if not known or not platform.levels:
         return device.unit_copy_rate
     level = platform.levels[0]
+    # Units copy all n chunks of which n - 1 cross the port, so filling the port takes n / (n - 1)
+    # of its rate.
     return level.rate * level.size / max(1, level.size - 1) / known
 
 
@@ -131,7 +135,9 @@ def _add_memory(demands: Demands, rows: Rows, device: Device) -> None:
     """Every byte read or written passes the memory of the rank that has it."""
     table, listed = rows.table, _listed_bytes(rows)
     row = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
+    # A slice that is read and written in place passes twice.
     passes = np.where(table.access_mode == READ | WRITE, 2, 1)
+    # A demand is per byte that flows, and a row flows as many bytes as it writes at one place.
     weight = passes * table.access_nbytes / np.maximum(listed[row], 1)
     used = (table.kind[row] != CommandKind.KERNEL) & (weight > 0)
     owner = rows.symmetry.representative(table.access_rank.astype(np.int64)[used])
@@ -201,6 +207,7 @@ def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device
     rates = _unit_rates(rows, device)
     for kernel, queue, mine in rows.kernels():
         launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
+        # A bare GEMM is a grid of tiles (grids.py); in a lane it has the units of its launch.
         if is_gemm(kernel.cost) and launch[0] < 0:
             continue
         flow = kernel_flow(kernel.cost, device)

@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+# WORK only carries unit-seconds to the native core, which hands out whole tiles.
 _NO_LIMIT = 1e300
 
 
@@ -112,6 +113,7 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
 
 def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> Floats:
     """The demand of memory on 0, 1, 2 .. units, by the piece."""
+    # A table by number of units, because a collective that starts or ends changes it in the run.
     counts = np.maximum(1.0, np.arange(units + 1, dtype=np.float64))
     return grid.traffic(counts, platform.require_device()) / size
 
@@ -144,9 +146,11 @@ def _clocks(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
     """Return the watts that traffic takes from computation: links pay for both directions."""
     kind, owner = resource_kind(keys), rows.symmetry.representative(resource_owner(keys))
     power, links = device.power, np.isin(kind, LINKS)
+    # Flows count one direction; a rank of a collective receives as much as it sends.
     joules = np.where(links, 2 * power.link_byte, 0.0)
     joules[kind == Resource.MEMORY] = power.memory_byte
     pool = np.minimum(np.searchsorted(rows.ranks, owner), len(rows.ranks) - 1)
+    # Ranks without commands have no pool that could lose clock.
     paid = (joules > 0) & (rows.ranks[pool] == owner)
     return {
         "clock_joules": device.kernels.clock_coupling * joules,

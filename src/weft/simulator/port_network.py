@@ -45,6 +45,8 @@ def transfers(table: CommandTable, size: Floats) -> Transfers:
     other = first + np.where(swaps & (number == 0), 1, 0)  # the other side of a swap
     works = (kind == CommandKind.REDUCE) | (kind == CommandKind.KERNEL)
     writes = works & (table.access_mode == WRITE)
+    # A copy moves its bytes once to each destination. A Reduce reads other amounts than it writes,
+    # and the flow is counted in what it writes.
     share = np.where(works, table.access_nbytes / np.maximum(size[row], 1), 1.0)
     pieces = (
         (copies, rank[first], rank),
@@ -54,6 +56,7 @@ def transfers(table: CommandTable, size: Floats) -> Transfers:
     )
     chosen = [(row[m], src[m], dst[m], share[m]) for m, src, dst in pieces]
     joined = [np.concatenate(columns) for columns in zip(*chosen, strict=True)]
+    # What stays on its rank demands memory, not the network.
     moving = (joined[1] != joined[2]) & (joined[3] > 0)
     return Transfers(*(column[moving] for column in joined))
 
@@ -107,18 +110,22 @@ def _add_switch(demands: Demands, on: _Crossed) -> None:
 def _add_mesh(demands: Demands, on: _Crossed) -> None:
     """A link is named by its owner and an offset that moving all ranks does not change."""
     src, dst = on.position(on.crossing.src), on.position(on.crossing.dst)
+    # Under rotations the difference of positions stays the same, under flips (recursive doubling)
+    # their exclusive or.
     offset = src ^ dst if on.action == FLIP else (dst - src) % on.level.size
     keys = on.key(Resource.LINK, on.crossing.src, offset)
     demands.add(on.rows, keys, on.weight, on.level.link_rate)
 
 
 def _add_ring(demands: Demands, on: _Crossed) -> None:
-    """Every link on the way; where all ranks of the ring are alike, all at the representative."""
+    """Add every link that is crossed; those of a symmetric ring are all at its representative."""
     src, dst = on.position(on.crossing.src), on.position(on.crossing.dst)
     hops = ring_hops(on.level.size, src, dst)
     kind = np.where(hops > 0, int(Resource.RING_UP), int(Resource.RING_DOWN))
     count = np.abs(hops)
     if on.action:
+        # By symmetry each link of the ring carries what k transfers of one rank bring over k hops:
+        # one link with k times the weight stands for them, exactly.
         demands.add(on.rows, on.key(kind, on.crossing.src), on.weight * count, on.level.rate)
         return
     which = np.repeat(np.arange(len(hops)), count)
@@ -138,5 +145,6 @@ def _add_host_memory(
     local = moved.src // inside == moved.dst // inside
     node = symmetry.representative(moved.src[local]) // inside
     keys = key(Resource.HOST_MEMORY, node)
+    # Written once and read once, by every rank that the simulated one stands for.
     weight = 2 * moved.weight[local] * alike_in_node(platform, symmetry)
     demands.add(moved.row[local], keys, weight, platform.host.memory_rate)

@@ -45,6 +45,7 @@ class Prepared:
         self._moves = np.flatnonzero(rows.moves)
         self._base = self._columns["size"][self._moves]
         self._engines = np.flatnonzero(rows.by_engine)
+        # What engines do before a copy apart from starting its packets does not depend on sizes.
         self._asked = priced.columns["before"][self._engines] - self._starting()
         self._launches = np.flatnonzero(table.kind == CommandKind.LAUNCH)
         self._launch = self._find_launch(rows)
@@ -129,6 +130,8 @@ class Prepared:
         columns["grid_tile_seconds"][:] = tile_seconds
         columns["grid_units"][:] = units
         columns["grid_slots"][:] = grid.slots
+        # Only these numbers of units can occur in the run: filling in all 300 would take longer
+        # than it.
         for held in {0, *columns["units"][self._launches].tolist()}:  # what launches may take
             left = min(units, self._device.units - held)
             table[:, left] = traffic(max(1, left)) / size

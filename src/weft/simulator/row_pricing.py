@@ -41,6 +41,8 @@ def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> Priced
     size, units, target = flow_sizes(rows), launch_units(rows), _targets(table)
     flag, num_flags = _flags(rows)
     before = _before(rows, size, target)
+    # A submission with a flag is prelaunched: the host builds its commands before the step begins,
+    # so they cost nothing in it but are reported apart.
     held = (table.kind == CommandKind.SUBMIT) & (table.flag_rank >= 0)
     columns = {
         "step": _STEP[table.kind],
@@ -126,6 +128,7 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
     before = np.zeros(table.num_rows)
     engines = rows.by_engine
     if engines.any():
+        # A copy of more than `packet_bytes` is several packets, each with a start of its own.
         packets = np.ceil(size[engines] / rows.dma().packet_bytes)
         before[engines] = rows.dma().start * np.maximum(packets, 1)
         before[_other_sources(rows)] += rows.dma().other_source
@@ -152,6 +155,7 @@ def _dispatch(rows: Rows) -> dict[str, Any]:
         return {}
     tiles = [c.cost.tiles if isinstance(c, Kernel) else 1 for c in table.commands]
     waves = np.maximum(1.0, np.array([*tiles, 1])[table.command] / device.units)
+    # The last of w waves begins after (w - 1) / w of the kernel.
     held = np.where(rows.opaque > 0, rows.opaque * (1 - 1 / waves), 0.0)
     bare = np.isin(table.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & ~rows.in_lane
     bare &= rows.queue_kind == "stream"
@@ -209,6 +213,7 @@ def _asking(rows: Rows) -> Floats:
     source = table.access_rank[reads].astype(np.int64)
     away = source != rows.rank[row]
     there_and_back = 2 * latencies(rows.platform.levels, rows.rank[row[away]], source[away])
+    # Reads of one row are asked for together, so the farthest counts.
     np.maximum.at(seconds, row[away], there_and_back)
     return seconds
 
@@ -234,6 +239,8 @@ def _handed(
     # A queue holds fewer commands than the table rows: one number for (thread, place) of each.
     span = table.num_rows + 1
     places = np.sort(table.thread[chosen].astype(np.int64) * span + table.fed[chosen])
+    # Submissions hand the commands of a queue over in order: each takes up where the one before it
+    # to the same queue stopped.
     thread, count = target[submits].astype(np.int64), table.count[submits]
     order = np.argsort(thread, kind="stable")
     until = np.cumsum(count[order])

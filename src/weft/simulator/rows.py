@@ -128,7 +128,7 @@ def masked_units(queue: Queue, device: Device) -> int:
 
 
 # A ring looks the same when turned; a switch and a full mesh under any exchange of ranks.
-_WAYS = {"ring": frozenset((ROTATE,)), "switch": BOTH, "mesh": BOTH}
+_ACTIONS = {"ring": frozenset((ROTATE,)), "switch": BOTH, "mesh": BOTH}
 
 
 def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool) -> Symmetry:
@@ -136,7 +136,7 @@ def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool)
     dims = tuple(level.size for level in platform.levels)
     if not collapse:
         return no_symmetry(dims)
-    return find_symmetry(schedule, dims, (_WAYS[level.kind] for level in platform.levels))
+    return find_symmetry(schedule, dims, (_ACTIONS[level.kind] for level in platform.levels))
 
 
 def alike_in_node(platform: Platform, symmetry: Symmetry) -> int:

@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MEASURED_CORES = 2  # rates "both" are of two cores at once
+# In copies: see _writes.
 _SWAP = 4 / 3
 _CACHED = 1 << 20  # bytes that stay near a core until its next command
 
@@ -49,6 +50,7 @@ def seconds_per_byte(rows: Rows, size: Floats, shared: Cores) -> Seconds:
         )
         for which in ("", "_both")
     )
+    # Measured with two cores at once: of each second the memory gave each of them half.
     return Seconds(core, memory / MEASURED_CORES)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _NONE = 1e-300  # a demand of nothing: weights are positive
+# A table has a number for each count of units, 305 on MI300X. Without tables, products ask as much
+# of memory on fewer units as on all.
 _MOST_TABLES = 20_000  # products for which traffic on fewer units is kept: some 20 MB
 
 
@@ -43,6 +45,7 @@ class Dispatch:
             if op.kind != "copy":
                 rows.append(engine.layout.launch_row.get(place, flow))
                 flows.append(flow)
+                # Tiles are the workgroups of a recorded launch; one a unit at a time makes a wave.
                 waves.append(op.cost.tiles / units if op.cost else 0.0)
         self._rows, self._flows = np.array(rows, np.int64), np.array(flows, np.int64)
         self._waves = np.maximum(np.array(waves), 1.0)
@@ -51,6 +54,8 @@ class Dispatch:
     def column(self, engine: StepEngine, seconds: Floats, engines: Iterable[int]) -> Floats:
         """Return the column for flows of so many ``seconds``; copy ``engines`` wait for no slot."""
         out = np.full(len(seconds), -1.0)
+        # The last of w waves begins when (w - 1) / w of the kernel is over; only then do slots
+        # come free for kernels behind it.
         held = engine.fixed["before"][self._rows] + seconds[self._flows] * (1 - 1 / self._waves)
         out[self._rows] = np.where(self._waves > 1, held, 0.0)
         out[list(engines)] = -1.0
@@ -90,12 +95,13 @@ class AloneColumns:
         return columns | engine.dispatch_columns(size, executions)
 
 
-def _mover_key(engine: StepEngine, place: Place) -> tuple[object, ...]:
-    """Return what tells collectives apart that may be carried out in different ways.
+def _transfer_key(engine: StepEngine, place: Place) -> tuple[object, ...]:
+    """Return what tells collectives apart that may be carried out by different strategies.
 
     Equal ones behind different kernels may be: one fused with its producer, one not.
     """
     op, launch = engine.op(place), engine.layout.launch_row[place]
+    # The last dependency is the kernel that produces the input of the collective.
     behind = engine.op((place[0], op.after[-1])).name if op.after else ""
     return int(engine.fixed["thread"][launch]), engine.met[place].what, op.phase, behind
 
@@ -104,10 +110,10 @@ class ContendedColumns:
     """Ops share the units, memory and caches of their device.
 
     Resources are units, memory and cache of each class of ranks, one that stands for none, ports
-    inside and between nodes, then a mover for equal collectives of a stream, which never run at
-    once. Classes have no resource in common, so that the simulator solves each by itself. Every
-    flow has three demands: memory, units or a port, and the cache or its mover; so a run changes
-    numbers, not places.
+    inside and between nodes, then one for the transfers of equal collectives of a stream, which
+    never run at once. Classes have no resource in common, so that the simulator solves each by
+    itself. Every flow has three demands: memory, units or a port, and the cache or its transfers;
+    so a run changes numbers, not places.
     """
 
     def __init__(self, engine: StepEngine) -> None:
@@ -117,12 +123,15 @@ class ContendedColumns:
         self._own = np.zeros(count)  # seconds of flows alone
         self._units = np.zeros(count, np.int32)
         self._edge: dict[int, int] = {}  # first demand of a row
-        self._mover: dict[Place, tuple[int, int]] = {}  # and the port that it takes
+        self._transfer: dict[Place, tuple[int, int]] = {}  # and the port that it takes
+        # One block of entries for each kind of resource, one entry a class: units, memory, cache,
+        # nothing, then two ports a class.
         capacity = [float(device.units)] * classes + [device.memory_rate] * classes
         capacity += [device.kernels.l2_rate] * classes + [1.0] * classes + [0.0] * (2 * classes)
+        # By resource: the memory and the cache whose load delays what passes it (`load_latency`).
         slowed = [(-1, -1)] * (6 * classes)
         self._ports = 4 * classes
-        movers: dict[object, int] = {}
+        transfer_resources: dict[object, int] = {}
         tables: list[Floats] = []  # of the traffic of products
         rows = sorted(engine.layout.row.items(), key=lambda item: item[1])
         self._start = np.zeros(count + 1, np.int64)
@@ -137,16 +146,17 @@ class ContendedColumns:
             self._edge[row] = edge
             self._resource[edge : edge + 3] = classes + c, c, 2 * classes + c
             if place in engine.layout.launch_row:
-                key = c, *_mover_key(engine, place)
-                if key not in movers:
-                    movers[key] = len(capacity)
+                key = c, *_transfer_key(engine, place)
+                if key not in transfer_resources:
+                    transfer_resources[key] = len(capacity)
                     capacity.append(1.0)
                     slowed.append((classes + c, 2 * classes + c))
+                # A class has a port inside its node and one to other nodes.
                 port = self._ports + 2 * c + engine.crosses_nodes(place)
                 mine = engine.op(place).collective
                 receives = mine is not None and mine.kind == "recv"  # both directions at once
-                self._mover[place] = movers[key], nothing if receives else port
-                self._resource[edge + 2], self._resource[edge + 1] = self._mover[place]
+                self._transfer[place] = transfer_resources[key], nothing if receives else port
+                self._resource[edge + 2], self._resource[edge + 1] = self._transfer[place]
             elif (cost := engine.op(place).cost) is not None and engine.is_product(place):
                 self._grid_of[row] = len(self._grid_of)
                 self._resource[edge + 1] = nothing  # tiles are counted whole
@@ -219,28 +229,31 @@ class ContendedColumns:
         executions: Mapping[Place, Execution],
         pressure: float,
     ) -> None:
-        """Set what collectives demand, at once for those of one mover with the same execution."""
+        """Set what collectives demand, at once for those with one resource and one execution."""
         alike: dict[tuple[tuple[int, int], int], list[Place]] = defaultdict(list)
         for place, how in executions.items():
-            alike[self._mover[place], id(how)].append(place)
+            alike[self._transfer[place], id(how)].append(place)
         for ((resource, port), _), places in alike.items():
             place = places[0]
             how, numbers = executions[place], [self._number[each] for each in places]
-            flow, mover = engine.collective_flow(place, how)
+            flow, moved_by = engine.collective_flow(place, how)
             rows = self._flow_rows[numbers]
             edges = self._start[rows]
             state["size"][rows], state["cap"][rows] = flow.size, flow.cap
             state["own"][rows] = engine.own(how.seconds)
-            held = min(round(pressure * mover.held), engine.device.units)
+            held = min(round(pressure * moved_by.held), engine.device.units)
             state["units"][self._launch_rows[numbers]] = held
             state["demand_weight"][edges] = flow.memory or _NONE
             if port >= self._ports:
                 rate = self._capacity[port]
-                state["demand_weight"][edges + 1] = min(mover.transfers, rate / flow.cap)
-            state["demand_weight"][edges + 2] = mover.demand
-            state["capacity"][resource] = mover.capacity
+                # A candidate may be faster than what set the rate of the port: it then takes all
+                # of it.
+                state["demand_weight"][edges + 1] = min(moved_by.transfers, rate / flow.cap)
+            state["demand_weight"][edges + 2] = moved_by.demand
+            state["capacity"][resource] = moved_by.capacity
             state["slowed_second"][resource] = (
-                -1 if mover.by_engines else 2 * self._classes + place[0]
+                # Engines copy past the L2, so its load does not delay them.
+                -1 if moved_by.by_engines else 2 * self._classes + place[0]
             )
 
     def changed(
@@ -296,6 +309,7 @@ class ContendedColumns:
             joules[classes + each] = device.power.memory_byte
             pool[classes + each] = each
             ports = slice(self._ports + 2 * each, self._ports + 2 * each + 2)
+            # A collective receives as much as it sends; flows count what is sent.
             joules[ports] = 2 * device.power.link_byte
             pool[ports] = each
         joules *= device.kernels.clock_coupling

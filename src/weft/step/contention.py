@@ -94,7 +94,7 @@ def _units(engine: StepEngine, place: Place) -> float:
     """Return the share of the units that an op wants alone."""
     op, seconds = engine.op(place), engine.own(engine.seconds[place])
     if op.collective is not None:
-        _, mover = engine.collective_flow(place)
-        return mover.held / engine.device.units
+        _, moved_by = engine.collective_flow(place)
+        return moved_by.held / engine.device.units
     flow, tiles = engine.demands.kernel(op.cost or Cost(), seconds)
     return 1.0 if tiles is not None else flow.units * flow.cap / engine.device.units

@@ -56,8 +56,8 @@ class GridTiles(NamedTuple):
     stretch: float  # of the grid, such that it takes what was fitted
 
 
-class Mover(NamedTuple):
-    """What moves the bytes of a collective: units that it holds, or engines."""
+class TransferResource(NamedTuple):
+    """What moves the bytes of a collective: units that it holds, or copy engines."""
 
     held: int
     transfers: int  # each of which moves the flow
@@ -68,7 +68,7 @@ class Mover(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpDemands:
-    """OpDemands of ops on one platform."""
+    """What ops demand of one platform."""
 
     platform: Platform
 
@@ -83,6 +83,8 @@ class OpDemands:
         if not self.platform.levels:
             return self.device.memory_rate
         level = self.platform.levels[0]
+        # Collectives of a node send to all peers at once, so each transfer has an equal part of
+        # the port.
         return level.rate / max(1, level.size - 1)
 
     def is_product(self, cost: Cost | None) -> bool:
@@ -94,8 +96,13 @@ class OpDemands:
         device = self.device
         if self.is_product(cost):
             return self._product(cost, seconds)
+        # The simulator shares max-min fairly: flows at a saturated resource run at equal rates. A
+        # kernel's flow therefore gets a low rate and a high weight, so that at equal rates it has
+        # `overcommit` times the share of one transfer, as its requests in flight do.
         rate = self.transfer_rate / device.kernels.overcommit
         size = seconds * rate
+        # Counted bytes may exceed what memory can deliver in the given time, because caches serve
+        # some of them: no kernel demands more than all of memory.
         memory = min(cost.nbytes / size, device.memory_rate / rate)
         needed = UNITS_FOR_MEMORY if is_memory_bound(cost, device) else 1.0
         if cost.tiles > 1:  # as recorded: workgroups that do not fill the device leave units idle
@@ -113,6 +120,8 @@ class OpDemands:
         device = self.device
         grid, alone, traffic = _grid(cost.shape, cost.dtype, device, cost.family)
         stretch = seconds / alone
+        # The grid model says how a product reacts to fewer units and less memory, the fitted price
+        # how long it takes: the grid is scaled to the price, in time and in traffic.
         weight = byte_weight(self.platform, device.units)
         size = stretch * traffic / weight
         tiles, tile_seconds = grid.handed_out
@@ -137,30 +146,39 @@ class OpDemands:
         units: int | None = None,
         by_engines: bool = False,
         between_nodes: bool = False,
-    ) -> tuple[Flow, Mover]:
+    ) -> tuple[Flow, TransferResource]:
         """Return the demands of a collective among ``ranks`` that takes ``seconds`` alone.
 
         It holds ``units``, by default as many as its library takes. Inside a node a rank sends to
         all others at once, between nodes to the next one of a ring.
         """
         device, kind = self.device, what.kind
+        # A collective is one flow that stands for its `transfers`, which run at the same rate;
+        # port and memory are charged for all of them.
         crossing = max(1.0, _crossing(kind, ranks) * what.nbytes)
         transfers = 1 if between_nodes else max(1, ranks - 1)
         size = crossing / transfers
         cap = size / seconds
+        # A byte is read from memory by its sender and written by its receiver, and a rank is both.
+        # A kernel also stages it in buffers of the library; engines copy from and to the tensors.
         passes = transfers * (2.0 if by_engines else 2.0 + device.kernels.staging)
         memory = min(passes, device.memory_rate / cap)
+        # Units also copy the rank's own chunk, which crosses no link: n chunks for n - 1
+        # transfers. `unit_rate` counts it too.
         demand = transfers * ranks / max(1, ranks - 1)
         if by_engines:
             dma = device.require_dma()
             capacity = min(transfers, dma.num_engines) * dma.engine_rate
+            # Alone, the collective must take its price, also where that is faster than rated
+            # engines.
             most = max(capacity, transfers * cap)
-            mover = Mover(units or 0, transfers, transfers, most, by_engines=True)
-            return Flow(size, cap, memory), mover
+            held = units or 0
+            moved_by = TransferResource(held, transfers, transfers, most, by_engines=True)
+            return Flow(size, cap, memory), moved_by
         held = min(units or collective_units(self.platform, kind), device.units)
         capacity = held * unit_rate(self.platform, kind)
-        mover = Mover(held, transfers, demand, max(capacity, demand * cap))
-        return Flow(size, cap, memory), mover
+        moved_by = TransferResource(held, transfers, demand, max(capacity, demand * cap))
+        return Flow(size, cap, memory), moved_by
 
 
 def is_memory_bound(cost: Cost, device: Device) -> bool:
@@ -175,6 +193,8 @@ def _crossing(kind: str, ranks: int) -> float:
     """Return the bytes that leave the busiest rank for each byte of a collective."""
     if ranks < 2 or kind in ("send", "recv", "barrier"):
         return 1.0
+    # The root of a broadcast or scatter sends to every other rank; bus_factor is that of the other
+    # collectives (nccl-tests, PERFORMANCE.md).
     return ranks - 1.0 if kind in ("broadcast", "scatter") else bus_factor(kind, ranks)
 
 
@@ -182,6 +202,8 @@ def _crossing(kind: str, ranks: int) -> float:
 def _traffic(shape: tuple[int, ...], dtype: str, device: Device, family: str) -> Floats:
     """Return the traffic of a product on 0, 1, 2 .. units, as a share of that on all of them."""
     grid, _, whole = _grid(shape, dtype, device, family)
+    # Fewer units have fewer tiles in the caches at once, so the traffic of a product depends on
+    # how many a collective leaves to it. Entry 0 is never read as zero units: it repeats 1.
     counts = np.maximum(1.0, np.arange(device.units + 1, dtype=np.float64))
     return grid.traffic(counts, device) / whole
 

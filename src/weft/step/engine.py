@@ -17,7 +17,7 @@ import numpy as np
 from weft import _core
 from weft.errors import WorkloadError
 from weft.step.columns import AloneColumns, ContendedColumns, Dispatch
-from weft.step.demands import Flow, Mover, OpDemands
+from weft.step.demands import Flow, OpDemands, TransferResource
 from weft.step.durations import SHORTEST, host_of, seconds_of
 from weft.step.execution import Execution
 from weft.step.layout import StepLayout
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+# A fixed-point iteration: ops that share a resource depend on each other's durations, so a round
+# changes an op by a bounded factor, and the best round is kept.
 _ROUNDS = 12  # of dividing contention out of recorded durations, at most
 _CLOSE = 1e-4  # share of the recorded time that may be left unexplained
 _MOST = 2.0  # times by which a round changes an op
@@ -61,7 +63,7 @@ class StepEngine:
         self.met = match_collectives(graph, platform.node_size) if met is None else met
         self.demands = OpDemands(platform)
         self._crossing: dict[int, bool] = {}
-        self._flows: dict[object, tuple[Flow, Mover]] = {}
+        self._flows: dict[object, tuple[Flow, TransferResource]] = {}
         self.seconds = self._priced(prices)
         self.layout = StepLayout(graph, self.device, host or host_of(platform), self.met)
 
@@ -83,6 +85,8 @@ class StepEngine:
     def _simulated(self, columns: dict[str, Any]) -> StepRun:
         start, end = (np.full(len(self.layout.rows.step), np.nan) for _ in range(2))
         _core.simulate(columns, self.layout.num_flags, 0.0, start, end)
+        # A recorded pause of the stream is simulated as part of the op behind it; the op starts
+        # after.
         start[list(self.layout.pauses)] += list(self.layout.pauses.values())
         if np.isnan(end).any():
             raise WorkloadError(
@@ -108,6 +112,8 @@ class StepEngine:
         known = {place: self.op(place).waiting for place in self.layout.waiting_row}
         waiting = {} if waiting_is_known else dict.fromkeys(known, 0.0)
         for place in waiting:
+            # What a trace calls waiting may be contention: both are explained together, and what
+            # contention leaves over is waiting.
             recorded[place] += known[place]
         alone = {
             place: min(self.own((expected or {}).get(place, took)), recorded[place])
@@ -124,6 +130,7 @@ class StepEngine:
                     waiting[place] = took - length
                     continue
                 waiting.pop(place, None)
+                # Bounded both ways, and never longer than recorded: contention only adds.
                 excess = min(max(length / took, 1 / _MOST), _MOST)
                 alone[place] = min(alone[place] / excess, took)
             if off < least:
@@ -147,6 +154,7 @@ class StepEngine:
 
     def _with(self, seconds: dict[Place, float], before: Floats) -> StepEngine:
         """Return the step with other durations of its ops and of what comes before them."""
+        # The layout and matches are shared; only columns that hold durations are built again.
         other = copy(self)
         for name in ("_alone", "_contended"):
             other.__dict__.pop(name, None)
@@ -188,7 +196,9 @@ class StepEngine:
             self._crossing[id(ranks)] = len({rank // size for rank in ranks}) > 1
         return self._crossing[id(ranks)]
 
-    def collective_flow(self, place: Place, how: Execution | None = None) -> tuple[Flow, Mover]:
+    def collective_flow(
+        self, place: Place, how: Execution | None = None
+    ) -> tuple[Flow, TransferResource]:
         """Return what a collective demands, by default as its library carries it out."""
         matched, how = self.met[place], how or Execution(self.seconds[place])
         key = matched.what, len(matched.ranks), self.crosses_nodes(place), how
@@ -210,9 +220,9 @@ class StepEngine:
         """
         rates = np.full(2 * len(self.graph.steps), 1.0)
         for place in self.layout.launch_row:
-            flow, mover = self.collective_flow(place)
+            flow, moved_by = self.collective_flow(place)
             port = 2 * place[0] + self.crosses_nodes(place)
-            rates[port] = max(rates[port], mover.transfers * flow.cap)
+            rates[port] = max(rates[port], moved_by.transfers * flow.cap)
         return rates
 
     def repriced(

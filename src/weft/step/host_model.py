@@ -15,27 +15,23 @@ if TYPE_CHECKING:
 class HostModel:
     """The overheads T1 to T5 of an eager framework, in seconds (arXiv 2201.07821, 2404.12674).
 
-    ``gap`` (T1) lies between two ops, ``before`` (T2) from the start of an op to its first launch,
-    ``after`` (T3) from its last launch to its end. The launch itself (T4) belongs to the device,
-    and what lies between launches (T5) to ops of several kernels, which are written as several
-    ops here. ``collective`` is what the process group adds to its ops.
-
-    ``waits`` is for devices that are the host itself, where a kernel is a function that returns
-    when it is done. ``backward`` and ``optimizer`` are the gaps of ops of these phases, where they
-    are others. ``kinds`` has the seconds of operators that were seen in a trace, by name.
+    The launch itself (T4) belongs to the device, and what lies between launches (T5) to ops of
+    several kernels, which are written as several ops here.
     """
 
-    gap: float = 7.7e-6  # mean of T1, arXiv 2404.12674
+    gap: float = 7.7e-6  # T1, between two ops: the mean of arXiv 2404.12674
+    # T2, from the start of an op to its first launch, and T3, from its last launch to its end.
     # Medians over 7,044 ops that launch, of a profiled training job on 8 A100 (the recsys trace of
     # HolisticTraceAnalysis): the profiler's own share is in them.
     before: float = 10e-6
     after: float = 3e-6
-    # Median of 46 us that record_param_comms takes in a DDP job on 2 V100 (another of its traces),
-    # less what an op takes anyway.
+    # What the process group adds to its ops: the median of 46 us that record_param_comms takes in
+    # a DDP job on 2 V100 (another of its traces), less what an op takes anyway.
     collective: float = 33e-6
-    waits: bool = False
-    backward: float | None = None
+    waits: bool = False  # the device is the host itself: a kernel is a function that returns
+    backward: float | None = None  # the gap between ops of this phase, where it is another
     optimizer: float | None = None
+    # Seconds of operators that were seen in a trace, by name.
     kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def seconds(self, op: Op) -> float:

@@ -122,6 +122,7 @@ class StepLayout:
         self.streams.append(streams)
         flags = self._flagged(ops)
         seen_by_host = {n for op in ops if op.kind == "host" for n in op.after}
+        # A signal to the host crosses PCIe or the fabric; one between streams stays on the device.
         seen_by_host |= {n for n, op in enumerate(ops) if self._host_waits(op)}
         seen: dict[tuple[int, str], int] = {}
         for n, op in enumerate(ops):
@@ -137,6 +138,8 @@ class StepLayout:
             if n in flags:
                 latency = self._to_host() if n in seen_by_host else 0.0
                 rows.add(SIGNAL, thread, flag=flags[n], latency=latency)
+            # The stream can run the op only when the host has called and the launch has been
+            # submitted.
             own = self.model.seconds(op) + self.device.host_launch
             count = rows.thread_fed[thread] - first
             self.issue_row[number, n] = rows.add(
@@ -198,6 +201,8 @@ class StepLayout:
         first = matched.number * len(self.graph.steps)
         others = [other for other in matched.classes if other != number]
         for other in others:
+            # One flag for each collective and class; members of one class are equal and arrive
+            # together.
             rows.add(SIGNAL, thread, flag=first + other, latency=self.device.signal)
         rows.add(WAIT, thread, flag=first + number, count=len(others))
 
@@ -209,6 +214,8 @@ class StepLayout:
         if op.collective is None:
             self.row[number, n] = rows.add(FLOW, thread, before)
             return
+        # A launch holds the units of a collective's kernel from its start, while its lane waits
+        # and moves the bytes.
         launch = rows.add(LAUNCH, thread, before)
         rows.lane[launch] = rows.new_thread(number, launch)
         self.launch_row[number, n] = launch
@@ -222,6 +229,7 @@ class StepLayout:
         rows, count = self.rows, len(self.rows.step)
         thread = np.array(rows.thread, np.int32)
         order = np.argsort(thread, kind="stable").astype(np.int32)
+        # Rows were added as the host issues them; the simulator follows each thread by `next`.
         leads = np.diff(thread[order], prepend=-1) != 0
         following = np.full(count, -1, np.int32)
         following[order[:-1]] = np.where(leads[1:], -1, order[1:])

@@ -56,6 +56,8 @@ def match_collectives(graph: StepGraph, node_size: int) -> dict[tuple[int, int],
         _collect(graph, number, node_size, parts, everyone)
     found = {}
     for number, (key, mine) in enumerate(parts.items()):
+        # c10d and NCCL match by order as well: the k-th call on a communicator is the k-th for
+        # all.
         _agree(graph, key, mine)
         what = _whole(graph, mine)
         for part in mine:
@@ -88,8 +90,10 @@ def _collect(
         key: Key = (what.group, *classes)
         if peer is not None:
             other = graph.step_of[ranks[1]]
-            way = (number, other) if what.kind == "send" else (other, number)
-            key = (what.group, "message", *way)
+            # A send and its receive have different kinds; the pair of ends, in the order of the
+            # message, is the key that both compute.
+            sender_receiver = (number, other) if what.kind == "send" else (other, number)
+            key = (what.group, "message", *sender_receiver)
         if peer is not None and len(classes) == 1:
             key = (*key, what.kind)  # a ring among equal ranks: each send is another's receive
         occurrence: Key = (*key, count[key])
@@ -102,6 +106,8 @@ def split_classes(graph: StepGraph) -> StepGraph:
 
     A class meets the same classes wherever its ranks are, or it cannot be laid out once.
     """
+    # Splitting one class may make another one uneven, so it repeats until nothing changes; each
+    # round adds classes, so it ends.
     while len(graph.steps) > 1:
         parts: dict[tuple[int, Key], list[int]] = defaultdict(list)
         for number, step in enumerate(graph.steps):
@@ -155,6 +161,7 @@ def _farthest(
         start, to = ranks, (position + peer - position[0]) % where.size
     last = np.asarray(where.member(ranks, to))
     span = np.abs(last // node_size - start // node_size)
+    # With a number of ranks that groups do not divide, the last group is cut off.
     whole = np.asarray(where.member(ranks, where.size - 1)) < graph.num_ranks
     span[~whole] = -1  # left over: their group has no such ranks
     best = int(span.argmax())
@@ -225,6 +232,7 @@ def _whole(graph: StepGraph, parts: list[_Part]) -> Collective:
         places = np.flatnonzero(classes == each)
         kept = row[places]
         busiest = max(busiest, int((row.sum() - kept).max()), int((total[places] - kept).max()))
+    # Of an even all-to-all of n bytes each rank moves n (r - 1) / r to others.
     nbytes = round(busiest * len(ranks) / max(1, len(ranks) - 1))
     return replace(what, nbytes=nbytes, splits=())
 

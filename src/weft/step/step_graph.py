@@ -64,14 +64,7 @@ def distinct_targets(targets: int, copies: int) -> float:
 class Op:
     """One thing that a host asks for: a kernel, a collective, a copy, or work of its own.
 
-    It runs on ``stream`` behind what was put there before and not before the ends of the ops
-    numbered ``after``. ``host`` is what the host does before it launches (None: as the host model
-    says), ``blocking`` makes the host wait for the end. A measured duration stands in ``seconds``;
-    without one the cost decides.
-
-    Recorded steps have two more: ``waiting`` is how long a collective waits for ranks that the
-    trace does not show, before its bytes move; ``pause`` is how long its stream idles before it
-    for a reason that the trace does not show.
+    It runs on ``stream`` behind what was put there before.
     """
 
     name: str
@@ -79,11 +72,13 @@ class Op:
     stream: str = "compute"
     cost: Cost | None = None
     collective: Collective | None = None
-    after: tuple[int, ...] = ()
-    host: float | None = None
-    blocking: bool = False
-    seconds: float | None = None
+    after: tuple[int, ...] = ()  # numbers of the ops whose ends it waits for
+    host: float | None = None  # seconds of the host before it launches; None: by the host model
+    blocking: bool = False  # the host waits for its end
+    seconds: float | None = None  # as measured; None: the cost decides
     phase: Phase = ""
+    # Of recorded steps. How long a collective waits for ranks that the trace does not show before
+    # its bytes move, and how long the stream idles before the op for a reason it does not show.
     waiting: float = 0.0
     pause: float = 0.0
 

@@ -77,6 +77,7 @@ def _strategy(model: ReplayModel, name: str) -> Change | None:
     strategy, codec = _CODECS.get(name, (name, "pack"))
     if strategy == "concurrent":
         return Change(name, "as recorded", model.run)
+    # A what-if asks what a strategy would be worth, whether or not a library offers it here.
     draft = model.draft(Limits(error=1.0, codecs=(codec,), hypothetical=True))
     chosen, there = draft.search.by_strategy(strategy)
     if not there:
@@ -120,6 +121,7 @@ def _links(model: ReplayModel, name: str, times: float) -> Change:
     def share(op: Op) -> float:
         assert op.collective is not None
         whole, least = model.price(op.collective), model.price(replace(op.collective, nbytes=1))
+        # The price of one byte is latency, which faster links do not change.
         floor = min(1.0, least / whole) if whole and least else 0.0
         return floor + (1 - floor) / times
 
@@ -134,6 +136,8 @@ def _ranks(model: ReplayModel, name: str, times: float) -> Change:
         assert op.collective is not None
         count = model.graph.group(op.collective.group).size
         now = model.price(op.collective)
+        # The ratio of two prices carries the recorded time to other ranks, so errors of the model
+        # cancel.
         then = model.price(op.collective, max(1, round(count * times)))
         return then / now if now and then else 1.0
 
@@ -189,6 +193,7 @@ def _unmet(graph: StepGraph) -> StepGraph:
     groups, steps = dict(graph.groups), []
     for number, step in enumerate(graph.steps):
         name = f"rank {number}"
+        # Ranks that share no group never meet, so the simulator lets none wait.
         groups[name] = Group(1, ranks=(number,))
         ops = (
             op if op.collective is None
@@ -201,6 +206,7 @@ def _unmet(graph: StepGraph) -> StepGraph:
 
 def _no_slowdown(model: ReplayModel, name: str) -> Change | None:
     run = model.engine.run(pressure=0)
+    # Nothing that runs at once slows anything: there is no such change.
     if run.seconds >= model.run.seconds * (1 - 1e-6):
         return None
     return Change(name, "ops that run at once take what they take alone: a bound", run)

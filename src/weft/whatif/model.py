@@ -73,6 +73,8 @@ class ReplayModel:
             if op.kind == "host":
                 return op
             rank, number = place
+            # The last iteration, behind the one op that delays a late rank: the first starts on an
+            # idle device.
             there = rank, 1 + last * len(recorded.steps[rank].ops) + number
             return replace(op, seconds=alone.seconds[there], waiting=alone.waiting(there))
 
@@ -185,6 +187,7 @@ def _kernel_price(cost: Cost | None, device: Device) -> float:
     if cost is None or not cost.shape:
         return 0.0
     try:
+        # Recorded workgroups say how a kernel fills a device, not what it costs.
         return price(replace(cost, tiles=1), device).seconds
     except WeftError:
         return 0.0
@@ -221,6 +224,7 @@ def slowest_model(job: AlignedJob) -> ReplayModel:
         model_of(ranked, _seconds(ranked, mine))
         for ranked, mine in zip(job.ranks, found, strict=True)
     ]
+    # The slowest rank is the one that the others wait for: what shortens it shortens the job.
     return max(models, key=lambda model: fmean(each.measured for each in model.replays))
 
 
@@ -231,6 +235,7 @@ def typical(steps: Sequence[RecordedStep]) -> int:
     """
     about = np.array([(each.measured, _communicates(each)) for each in steps])
     mean = about.mean(axis=0)
+    # Relative distances, so that the period and the time of collectives weigh alike.
     apart = np.abs(about - mean) / np.where(mean > 0, mean, 1.0)
     return int(apart.sum(axis=1).argmin())
 

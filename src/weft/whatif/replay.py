@@ -36,6 +36,7 @@ from weft.trace.recorded.recorded_step import MARK, RecordedStep, graph_of, repe
 
 MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
 # something that matters, and so does every change made to it
+# The first iteration starts on an idle device, so the period is that of the last.
 ITERATIONS = 3  # the third begins as the second did
 _BEHIND = 0.1  # of a period: a device so far behind its host sets the pace
 _AHEAD = 1.05  # periods of the device over those of the host: more, and the host runs ahead
@@ -82,6 +83,8 @@ def _recorded(
 ) -> RecordedStep:
     others = [step for index, step in enumerate(steps) if index != number]
     same = [step for step in others if step.signature == steps[number].signature]
+    # Held out: structure and overheads from other steps, so that the error is that of a
+    # prediction.
     model = same or _alike(others) or [steps[number]]
     order = order_of(model)
     rows = enumerate(model[0].row.tolist())
@@ -95,6 +98,7 @@ def _recorded(
         measured=period.seconds,
         held_out=bool(others),
         by_device=period.by_device,
+        # How long the device goes on after the period: it runs behind the host by that.
         lag=max(0.0, _ended(steps[number]) - steps[number].mark.start - period.seconds),
     )
 
@@ -159,6 +163,8 @@ def _alone(step: Calls) -> Period:
             longest = busy
             span = float(step.gpu_end[mine].max() - step.gpu_start[mine].min())
     wall = (step.mark.end if np.isnan(step.until) else step.until) - step.mark.start
+    # A single step has no next one to measure to; a stream that is busy for longer than the host's
+    # mark says that the host had run ahead.
     return Period(span, by_device=True) if longest > wall else Period(wall, by_device=False)
 
 
@@ -180,6 +186,7 @@ def doubt(replays: Sequence[Replay]) -> str:
     each = float(np.median([abs(one.error) for one in replays]))
     if max(abs(together), each) <= MOST_ERROR:
         return ""
+    # Errors of opposite sign cancel in the sum; the median step shows them.
     figure = f"{together:+.1%}" if abs(together) >= each else f"{each:.1%} (the median step)"
     return f"the replay is off by {figure}, more than {MOST_ERROR:.0%}"
 
@@ -241,6 +248,7 @@ def replay_machine(machine: Platform, gap: float, ranks: Sequence[RecordedStep] 
     """
     device = machine.require_device()
     dma = None if device.dma is None else replace(device.dma, sync=0.0)
+    # Recorded durations and gaps already contain launches, signals and synchronization.
     device = replace(device, launch=gap, host_launch=0.0, signal=0.0, dma=dma, shared=None)
     sizes = (what.num_ranks or 1 for rank in ranks for what in rank.collectives.values())
     return replace(sized(machine, max(len(ranks), 1, *sizes)), device=device)

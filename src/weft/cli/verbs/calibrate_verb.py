@@ -75,8 +75,8 @@ def calibrate(
         require_quiet(platform)
     where = save(platform, path)
     if json:
-        calm = None if platform.calm is None else asdict(platform.calm)
-        print_json("calibrate", "here", _rows(platform), file=str(where), calm=calm)
+        noise = None if platform.noise is None else asdict(platform.noise)
+        print_json("calibrate", "here", _rows(platform), file=str(where), noise=noise)
         return
     _print(platform)
     print_torch(platform)
@@ -277,7 +277,7 @@ def print_torch(platform: "Platform") -> None:
         _print_laws(platform)
         _print_host(platform)
         _print_libraries(platform)
-    _print_calm(platform)
+    _print_noise(platform)
 
 
 def _print_laws(platform: "Platform") -> None:
@@ -327,13 +327,15 @@ def _print_libraries(platform: "Platform") -> None:
     print_table(columns, rows)
 
 
-def _print_calm(platform: "Platform") -> None:
-    calm = platform.calm
-    if calm is None:
+def _print_noise(platform: "Platform") -> None:
+    noise = platform.noise
+    if noise is None:
         return
-    seen = f"others had {calm.foreign:.0%} of the cores, a repeated copy moved by {calm.spread:.0%}"
-    print(f"\nmeasured in {calm.seconds:.0f} s; {seen}")
-    if calm.is_noisy:
+    print(
+        f"\nmeasured in {noise.seconds:.0f} s; others had {noise.foreign:.0%} of the cores, "
+        f"a repeated copy moved by {noise.spread:.0%}"
+    )
+    if noise.is_noisy:
         print(
             "this machine was NOT quiet: calibrate again when it is, or expect errors of that size"
         )

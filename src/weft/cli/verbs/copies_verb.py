@@ -66,7 +66,7 @@ def _price(machine: "Platform", count: int, size: int, method: str, engines: int
         fetch_platform(machine, method, engines=used, block_bytes=size),
     )
     return {
-        "way": method,
+        "method": method,
         "block": size,
         "count": count,
         "nbytes": count * size,
@@ -84,7 +84,7 @@ def _show(machine: "Platform", rows: list[dict[str, Any]], *, json: bool) -> Non
         return
     columns = [
         Column("block", "block", format_size),
-        Column("way", "method", right=False, style="bold"),
+        Column("method", "method", right=False, style="bold"),
         Column("seconds", "time", format_time),
         Column("per_copy", "per copy", format_time),
         Column("rate", "rate", format_rate),

@@ -66,16 +66,16 @@ def _shards(plan: "ShardingPlan", tables: "tuple[Table, ...]") -> list[dict[str,
             "rank": each.rank,
             "rows": each.rows,
             "dim": each.dim,
-            "way": _way(each, tables[each.table]),
+            "sharding": _sharding(each, tables[each.table]),
         }
         for each in plan.shards
     ]
 
 
-def _way(shard: Any, table: "Table") -> str:
+def _sharding(shard: Any, table: "Table") -> str:
     if shard.by_rows:
-        return "row"
-    return "table" if shard.dim == table.dim else "column"
+        return "row-wise"
+    return "table-wise" if shard.dim == table.dim else "column-wise"
 
 
 def _show(title: str, plans: "list[ShardingPlan]", rows: list[dict[str, Any]]) -> None:

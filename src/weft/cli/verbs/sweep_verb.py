@@ -25,7 +25,7 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 _JOURNAL = ".sweep.jsonl"
 _SHOWN = 40  # rows of a table on the terminal
 _ANSWERS = (
-    *("algorithm", "scenario", "strategy", "fetch", "way", "seconds", "breakdown.exposed"),
+    *("algorithm", "scenario", "strategy", "fetch", "method", "seconds", "breakdown.exposed"),
     *("busbw", "speedup", "baseline", "planned", "ttft", "itl", "throughput"),
 )
 

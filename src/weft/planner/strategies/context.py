@@ -72,6 +72,7 @@ class NodeKey:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NodeKey) or self._key != other._key:
             return False
+        # A device has many numbers: it is compared, mostly by identity, and not hashed.
         mine, theirs = self.machine.device, other.machine.device
         return mine is theirs or mine == theirs
 

@@ -41,6 +41,7 @@ def candidates(
     else:
         node = context.node(group)
         assert node is not None
+        # Both sides of the ratio are simulated, so that errors of the simulator cancel.
         ratio = _engine_ratio(NodeKey(node), kind, group.what.nbytes)
         price = scaled(context.alone(group), ratio)
         sums = collective_units(context.platform) if kind in REDUCING else 0
@@ -71,12 +72,13 @@ def _no_engines(context: StrategyContext, group: CollectiveGroup) -> str:
 
 def _num_engines(context: StrategyContext, group: CollectiveGroup) -> int:
     """Return how many engines carry the transfers of a rank: one for each, if there are."""
+    # An all-to-all by engines also copies the rank's own chunk by one.
     transfers = len(group.ranks) - 1 + (group.what.kind == "all_to_all")
     return min(transfers, context.device.require_dma().num_engines)
 
 
 def _fed(context: StrategyContext, group: CollectiveGroup) -> Iterator[Candidate | Alternative]:
-    """Feed engines in ways that pay for messages so small that feeding is what takes time."""
+    """Yield algorithms that feed engines faster, for messages so small that feeding dominates."""
     node, what, device = context.node(group), group.what, context.device
     if node is None or what.kind not in _FED or what.nbytes > _SMALL:
         return
@@ -122,6 +124,7 @@ def _engine_ratio(node: NodeKey, kind: str, nbytes: int) -> float:
     Both are simulated; the library's own price, often measured, is scaled by it.
     """
     pricer, ranks = _pricer(node), node.machine.num_ranks
+    # Chunks of whole 16-byte words, and at least one.
     size = max(_SMALLEST, nbytes) // (16 * ranks) * (16 * ranks)
     scenario = Scenario("", Gemm(1024, 1024, 1024, pricer.dtype), kind, max(size, 16 * ranks))
     return pricer.engines(scenario) / pricer.comm(scenario)

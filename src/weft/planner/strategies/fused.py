@@ -38,6 +38,7 @@ def _on_gpu(context: StrategyContext, group: CollectiveGroup) -> Candidate | Alt
         Strategy("fused", fused=f"{producer} + {group.what.kind}"),
         context.alone(group),
         slices=SLICES,
+        # The middle of the range: from no slowdown to the loss of occupancy.
         producer=(1 + OCCUPANCY) / 2,
         why=f"slices of {producer} leave while it computes the next",
     )
@@ -75,6 +76,7 @@ def _exchange(context: StrategyContext, group: CollectiveGroup) -> Price:
     if context.spans_nodes(group) or group.phase == "backward":
         return mine
     meets = context.weft.collective_price(replace(group.what, nbytes=64), group.ranks)
+    # At the worst nothing is saved: the high end is that of the whole exchange.
     return Price(meets.seconds, meets.low, mine.high, model="fused")
 
 
@@ -82,6 +84,7 @@ def joined(work: Price, moves: Price, *, overlaps: bool) -> Price:
     """Add computation and exchange: one after the other, or as slices that are sent meanwhile."""
 
     def both(one: float, other: float) -> float:
+        # A pipeline of slices: the shorter side shows for one slice, the rest is hidden.
         hidden = min(one, other) / EMBEDDING_SLICES
         return max(one, other) + hidden if overlaps else one + other
 

@@ -39,6 +39,8 @@ def candidates(
     alone = context.alone(group)
     needed = _needed_units(context, group, alone.seconds, filled)
     for units in fewer:
+        # A unit moves bytes at a fixed rate: fewer units than fill the port take proportionally
+        # longer.
         price = scaled(alone, max(1.0, needed / units))
         why = f"leaves {device.units - units} of {device.units} units to kernels"
         yield Candidate(Strategy("partition", units=units), price, units, why=why)

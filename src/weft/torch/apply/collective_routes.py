@@ -20,7 +20,7 @@ BACKENDS = ("weft", "gloo")
 
 @dataclass
 class CollectiveRoute:
-    """What one collective of a step does, and how often it has been done each way."""
+    """What one collective of a step does, and how often it took each route."""
 
     kind: str
     nbytes: int

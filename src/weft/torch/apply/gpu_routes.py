@@ -32,7 +32,7 @@ PADDING = 0.02  # share of the bytes by which padded shards may differ from the 
 
 @dataclass
 class GpuRoute:
-    """What one planned collective does, and how often it was done each way.
+    """What one planned collective does, and how often it took each route.
 
     ``unregistered`` counts buffers that were not in symmetric memory: copy engines need that, and
     the library falls back without a word.

@@ -93,6 +93,7 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
         if self.dispatch_cache is None or len(tensors) != 1:
             return False
         x = tensors[0]
+        # is_neg: the memory of a lazily negated view is not its values; the slow path resolves it.
         if TENSOR_READER is not None:
             return not x.is_neg() and self.dispatch_cache.tensors(
                 TENSOR_READER, kind, None, x, op, root

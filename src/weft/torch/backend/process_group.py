@@ -60,6 +60,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
         self._device_groups: dict[str, Any] = {}
         self._in_flight = []
         self._keeping = threading.RLock()
+        # Shared memory inside a host; across hosts a World a host with Gloo between leaders.
         self.channel = rendezvous(store, rank, size, timeout)
         self.completer = FutureCompleter(self.channel.progress_seconds)
         self.dispatch_cache = self.channel.dispatch_cache
@@ -128,6 +129,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
                 self,
                 device_type,
                 GroupInfo(
+                    # Keys of its own, because its ranks meet in the store as those of weft did.
                     PrefixStore(f"inner/{device_type}", self.store),
                     self._rank,
                     self._size,
@@ -207,6 +209,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
         While an exception is handled it does not wait: the other ranks may never make these calls.
         """
         self.completer.close()
+        # destroy_process_group() in a finally clause must not hang on peers that failed.
         if sys.exc_info()[0] is None:
             with suppress(RunError):  # the group has failed
                 self.channel.drain()

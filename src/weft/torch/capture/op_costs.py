@@ -332,7 +332,10 @@ def _attention(family: str, first: int, flags: int = 3) -> Callable[..., Shaped]
         dim = (width + int(value.shape[-1])) // 2
         kv_heads, keys = int(key.shape[1]), int(key.shape[2])
         causal = int(any(value is True for value in args[flags:]))
+        # QK^T and PV forward; backward recomputes QK^T and makes dV, dP, dQ and dK
+        # (FlashAttention, arXiv 2205.14135).
         products = 5 if family.endswith("backward") else 2
+        # Row i of a causal mask sees keys - (queries - 1 - i): this is the mean.
         seen = keys - (queries - 1) / 2 if causal else keys
         flops = products * 2.0 * batch * heads * queries * seen * dim
         return family, (batch, heads, kv_heads, queries, keys, dim, causal), flops
@@ -394,6 +397,7 @@ def _convolution_backward(args: Sequence[Any], _outputs: Tensors) -> Shaped:
 
 
 def _filtered(tensor: torch.Tensor, weight: torch.Tensor) -> float:
+    # Each element is multiplied by all weights of one output channel.
     return 2.0 * tensor.numel() * weight.numel() / max(1, int(weight.shape[0]))
 
 

@@ -109,6 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return self._on_shards(func, args, kwargs)
+        # Composite ops have no kernel: a GPU runs their parts, or one fused kernel that we know.
         if is_composite(func):  # seen whole where autograd is off, as in inference mode
             kernel: Any = FUSED.get(func.name().partition("::")[2]) if self._as_gpu else None
             with self:
@@ -127,6 +128,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed = tensors_in(changed_by(func, args, kwargs))
         self._values.follow(op_name(func), args, results, changed)
         if op_name(func).startswith("_amp_foreach_non_finite"):
+            # The scaler reads it to decide whether the optimizer steps: assume that it does.
             self._values.learn(changed[-1], 0.0)  # no overflow of gradients
         if self.recording and not self._aside:
             before = len(self.ops)
@@ -267,6 +269,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name, stream = f"{func.namespace}.{op_name(func)}", self.streams.current.name
         if op_name(func) == "_local_scalar_dense":
             self._note(name, nbytes_of(inputs), why)
+            # .item() copies to the host and waits for everything before it on the stream.
             cost = Cost("copy", (), "", 0.0, nbytes_of(inputs))
             return Op(name, "copy", stream, cost, blocking=True, phase=self.phase_now)
         cost = cost_of(func, args, inputs, results, changed, as_gpu=self._as_gpu)
@@ -282,6 +285,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = number if self.batch_from is None else self.batch_from
         needs = self._dependencies.add(op.stream, number, inputs, written, before=before)
         merge(needs, current.front)
+        # Its own stream keeps the order by itself.
         needs.pop(op.stream, None)
         self.ops.append(replace(op, after=tuple(sorted(needs.values()))))
         if op.stream == current.name:

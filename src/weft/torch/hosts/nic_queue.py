@@ -331,10 +331,13 @@ class _Linearizer:
             for queue in active
             if queue not in ready and self._posted[flag := _flag_of(queue.commands[0])]
         }
+        # What waits for nobody goes first: sends are on the wire as early as possible.
         for queue in ready:
             if not self._waits_for_others(queue):
                 self._take(queue, queue.commands.popleft())
                 return True
+        # Two waits of which either could come first: picking one may wait for a rank that waits
+        # for what stands behind the other.
         if len(ready) + len(set(messages.values())) > 1:
             waits = [f"{queue.name} for {_name_of(queue.commands[0])}" for queue in ready]
             waits += [f"{name} for the message of flag {flag}" for name, flag in messages.items()]
@@ -406,6 +409,7 @@ class _Linearizer:
     def _signal(self, queue: _Queue, command: Signal) -> None:
         peer, flag = as_int(command.flag.rank), as_int(command.flag.index)
         if peer == self._rank:
+            # The queue says that its sources may be overwritten: all its sends must have left.
             if self._ends_sends(queue, command):
                 self._emit(Sent())
             self._raised[flag] += 1
@@ -430,6 +434,8 @@ class _Linearizer:
 
     def _post(self, peer: int) -> None:
         messages = self._messages.get(peer)
+        # A receive is posted when this rank has granted the memory it writes to; Gloo holds the
+        # sender back until then, so no grant travels on the wire.
         while messages and messages[0].grants <= self._granted[peer]:
             message = messages.popleft()
             step = Post(self._num_posted, peer, _FIRST_TAG + message.flag, message.place)

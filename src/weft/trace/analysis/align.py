@@ -123,6 +123,8 @@ def _shift(
         return ClockShift(zero, 0.0, (f"rank {each.rank} shares no collective with the others",))
     mine = ranks[number].ends(names[number][key] for key in both)
     theirs = moved[other].ends(names[other][key] for key in both)
+    # A collective ends on all ranks nearly at once, while ranks may start it far apart: ends tell
+    # clocks, starts tell lateness.
     apart = theirs - (mine + zero)
     middle = _middle(apart)
     drift = _drift(mine, apart - middle)
@@ -151,13 +153,16 @@ def _most_shared(names: Sequence[_Names], number: int) -> int:
 
 def _drift(when: Floats, apart: Floats) -> float:
     """Return the relative drift of two clocks; 0 if the ends are close without it."""
+    # Fewer points cannot tell a drift from jitter.
     if len(when) < 8 or np.median(np.abs(apart)) <= CLOSE:
         return 0.0
+    # Medians of the first and last third: a robust slope.
     third = len(when) // 3
     span = float(np.median(when[-third:]) - np.median(when[:third]))
     rise = float(np.median(apart[-third:]) - np.median(apart[:third]))
     slope = rise / span if span > 0 else 0.0
     rest = apart - slope * when
+    # Kept only if it explains half of the distance; otherwise jitter would bend clocks.
     better = np.median(np.abs(rest - np.median(rest))) < 0.5 * np.median(np.abs(apart))
     return slope if better else 0.0
 
@@ -189,6 +194,8 @@ def _names(ranks: Sequence[RankTrace]) -> list[_Names]:
             first, theirs = reference.setdefault(group, (each, indices))
             offset = _offset(first, theirs, each, indices)
             for place, index in enumerate(indices):
+                # The profiler's sequence number is exact; without it collectives are counted, and
+                # traces may begin at different ones.
                 number = each.collectives[index].sequence
                 if number is None:
                     names[group, "place", place + offset] = index
@@ -209,6 +216,8 @@ def _offset(first: RankTrace, a: list[int], other: RankTrace, b: list[int]) -> i
         low, high = max(0, offset), min(len(a), len(b) + offset)
         alike = float((signs_a[low:high] == signs_b[low - offset : high - offset]).sum())
         apart = ends_a[low:high] - ends_b[low - offset : high - offset]
+        # At the right offset ends differ by a constant, the clocks. The last term prefers small
+        # offsets among equals.
         spread = float(np.median(np.abs(apart - np.median(apart)))) + 1e-9 * abs(offset)
         best = max(best, (alike, -spread, offset))
     return best[2]
@@ -217,6 +226,7 @@ def _offset(first: RankTrace, a: list[int], other: RankTrace, b: list[int]) -> i
 def _signs(each: RankTrace, indices: list[int]) -> np.ndarray:
     """Return a signature of each collective: kind, and size if all ranks move the same."""
     chosen = [each.collectives[i] for i in indices]
+    # Ranks of other collectives may send different sizes, as in an uneven all-to-all.
     signs = [hash((c.kind, c.nbytes if c.kind == "all_reduce" else 0)) for c in chosen]
     return np.array(signs, np.int64).reshape(-1)
 

@@ -81,6 +81,7 @@ def idle_of(
     last = place == len(trace.gpu)  # nothing follows: the host did something else until the end
     following = trace.gpu[np.minimum(place, len(trace.gpu) - 1)]
     launch = trace.launch[following]
+    # Before: the host was late. After: the device took from the call to the start.
     called = np.clip(trace.columns.start[launch], gaps.start, gaps.end)
     called[last] = gaps.end[last]
     known = (launch >= 0) | (last & (trace.launch[trace.gpu] >= 0).any())
@@ -137,6 +138,7 @@ def _under(trace: Trace, late: IntervalSet) -> tuple[TimePart, ...]:
     inside = np.zeros(len(trace))
     inside[rows] = late.within(trace.columns.start[rows], trace.end[rows])
     parent = trace.parent[rows]
+    # Self time: what children cover is counted for them.
     own = inside.copy()
     np.subtract.at(own, parent[parent >= 0], inside[rows[parent >= 0]])
     own = np.maximum(own[rows], 0.0)
@@ -169,6 +171,8 @@ def _host_reasons(trace: Trace, late: IntervalSet, apart: dict[str, IntervalSet]
         what: IntervalSet.of(trace.columns.start[rows], trace.end[rows])
         for what, rows in host_rows(trace).items()
     }
+    # A wait, a load or an allocation is the cause wherever it happens; only then does where in the
+    # step it is decide.
     ordered = {what: covers[what] for what in (SYNC, LOADING, ALLOCATING)}
     ordered |= apart | covers
     for what, cover in ordered.items():

@@ -242,6 +242,7 @@ class _Small:
     @property
     def times(self) -> int:
         """How many of them make a bucket of the usual size."""
+        # Without sizes, aim for as few collectives as are not called many.
         wanted = self.count / _MANY if self.nbytes is None else _BUCKET / self.nbytes
         return max(2, min(round(wanted), round(self.count)))
 
@@ -294,6 +295,8 @@ def _slow_links(job: _Job) -> Iterator[Loss]:
 
     def loss(rank: RankAnalysis) -> float:
         lost = (
+            # At the predicted bandwidth it would have moved in busbw / link of the time; only the
+            # exposed share of what that saves shortens the step.
             (u.moving or 0.0) * (1 - (u.busbw or 0.0) / (u.link or 1.0)) * _exposed(u)
             for u in slow(rank)
         )
@@ -347,6 +350,7 @@ def _host(job: _Job) -> Iterator[Loss]:
         f"the GPU idles {format_time(gain)} of a step{job.where(rank)} because its next kernel "
         f"was not launched yet; the host was meanwhile mostly in: {_names(rank.step_launching)}"
     )
+    # Fewer launches do not help where the host computes between them.
     if works > 0.5 * gain:
         title = "Take host work out of the step"
         why += f"; for {format_time(works)} of it nothing is launched for over 1 ms at a time"

@@ -63,6 +63,7 @@ def measured(job: AlignedJob, match: CollectiveMatch) -> TransferWindow | None:
     """Return when bytes moved between ranks; None if their clocks are too inaccurate."""
     starts, ends = job.starts(match), job.ends(match)
     last = match.members[int(np.argmax(starts))][0]
+    # Bytes can move from when the last rank has come until the first one is done.
     moves = TransferWindow(
         float(starts.max()), float(ends.min()), MEASURED, job.ranks[last].trace.rank
     )
@@ -70,6 +71,7 @@ def measured(job: AlignedJob, match: CollectiveMatch) -> TransferWindow | None:
     if longest <= 0:  # kernels of zero length: nothing waited, nothing moved
         return moves
     doubt = job.uncertainty(match)
+    # Shorter than the clocks are accurate, and that matters for this collective.
     if moves.seconds <= 0 or (moves.seconds <= doubt and doubt > _SMALL * longest):
         return None
     return moves
@@ -95,6 +97,7 @@ def _estimated(
     for index, seconds in enumerate(found):
         guess = typical * own[index] if seconds is None and typical is not None else seconds
         end = ends[index]
+        # One rank sees its own start only: waiting comes first, so bytes move at the end.
         out.append(None if guess is None else TransferWindow(end - guess, end, ESTIMATED))
     return out
 

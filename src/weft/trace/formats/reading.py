@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from weft.errors import FormatError, WeftError
 from weft.trace.analysis.align import AlignedJob, RankTrace, align, is_one_job
@@ -19,14 +20,25 @@ from weft.trace.formats.rocprof import read_rocprof
 from weft.trace.formats.trace_files import TraceFile
 from weft.trace.trace import Trace
 
-_KEYS = re.compile(rb'"(traceEvents|nodes|rocprofiler-sdk-tool|workload_graph|entries)"\s*:')
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")  # protocols 2 to 5
-_BY_KEY: dict[bytes, Callable[[Path], Trace | Graph]] = {
-    b"nodes": read_execution_trace,
-    b"workload_graph": read_chakra_json,
-    b"rocprofiler-sdk-tool": read_rocprof,
-    b"entries": read_flight_recorder,
+
+class JsonFormat(NamedTuple):
+    """A trace format in JSON; one that ``is_graph`` has dependencies and may lack times."""
+
+    read: Callable[[Path], Trace | Graph]
+    is_graph: bool = False
+
+
+# By the key that identifies it in the first bytes of a file: the first of these keys decides.
+# Formats that are not JSON are told apart by their magic bytes in ``read_processes``.
+JSON_FORMATS = {
+    "traceEvents": JsonFormat(read_kineto),
+    "nodes": JsonFormat(read_execution_trace, is_graph=True),
+    "workload_graph": JsonFormat(read_chakra_json, is_graph=True),
+    "rocprofiler-sdk-tool": JsonFormat(read_rocprof),
+    "entries": JsonFormat(read_flight_recorder),
 }
+_KEYS = re.compile(rf'"({"|".join(map(re.escape, JSON_FORMATS))})"\s*:'.encode())
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")  # protocols 2 to 5
 
 
 def read(path: Path | str) -> Trace:
@@ -53,15 +65,18 @@ def read_processes(path: Path | str) -> list[Trace | Graph]:
         raise refuse_pickle(path)
     if head.lstrip()[:1] not in (b"{", b"["):
         return [read_chakra(path)]
+    return [(_json_format(head) or JSON_FORMATS["traceEvents"]).read(Path(path))]
+
+
+def _json_format(head: bytes) -> JsonFormat | None:
     key = _KEYS.search(head)
-    return [_BY_KEY.get(key[1] if key else b"", read_kineto)(Path(path))]
+    return JSON_FORMATS[key[1].decode()] if key else None
 
 
 def read_untimed(path: Path | str) -> Graph | None:
     """Read a graph without times; None for any other file, of which only the head is read."""
-    head = head_of(Path(path))
-    key = _KEYS.search(head)
-    is_graph = key is not None and key[1] in (b"nodes", b"workload_graph")
+    json_format = _json_format(head_of(Path(path)))
+    is_graph = json_format is not None and json_format.is_graph
     if not is_graph and not str(path).endswith((".et", ".et.gz")):
         return None
     found = read_any(path)

@@ -69,6 +69,7 @@ def costs_of(trace: Trace, calls: Calls) -> list[Cost | None]:
 def _scale(cost: Cost, here: Device, there: Device) -> Scale:
     """Return the ratio of two prices; ranges are half the model's, which errs alike on both."""
     one, other = price(cost, here), price(cost, there)
+    # The square root is half of a range in logarithms.
     value = other.seconds / one.seconds
     return Scale(
         value, value * sqrt(other.low / other.seconds), value * sqrt(other.high / other.seconds)

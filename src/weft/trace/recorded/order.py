@@ -67,6 +67,7 @@ def _recorded_waits(first: Calls, lanes: dict[int, _Lane]) -> list[tuple[int, ..
     for number, wait in enumerate(first.waits):
         if wait is not None and wait.other in lanes:
             given = lanes[wait.other].numbers
+            # The event stands behind what had been launched to its stream when it was recorded.
             before = given[first.start[given] < wait.recorded]
             pending[wait.stream] |= {int(before[-1])} if len(before) else set()
         elif first.row[number] >= 0:
@@ -87,6 +88,7 @@ class _Lane:
             np.searchsorted(row, then + _SLACK, side="right")
             for row, then in zip(self.ends, when, strict=True)
         )
+        # In all steps: what had ended by then in one step by chance is not what was waited for.
         place = min(int(np.searchsorted(self.numbers, before)), *map(int, ended)) - 1
         return int(self.numbers[place]) if place >= 0 else -1
 
@@ -121,6 +123,7 @@ def _host_waits(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) ->
         return (number,) if _is_blocking(steps, number) else ()
     if not is_host_wait(call):
         return ()
+    # It waits for all streams; other calls wait for one event or stream, which has to be found.
     if "DeviceSynchronize" in call:
         return tuple(sorted(last for lane in lanes.values() if (last := lane.last(number)) >= 0))
     if max(step.end[number] - step.start[number] for step in steps) < _SHORT:
@@ -130,6 +133,7 @@ def _host_waits(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) ->
     found = [each for lane in lanes.values() if (each := lane.last_ended(when, number)) >= 0]
     if not found:
         return ()
+    # The host returns soon after what it waited for: the smallest delay, over all steps.
     late = [np.median([step.end[number] - step.gpu_end[each] for step in steps]) for each in found]
     return (found[int(np.argmin(late))],)
 
@@ -139,6 +143,8 @@ def _is_blocking(steps: Sequence[Calls], number: int) -> bool:
     first = steps[0]
     if first.kind[number] != EventKind.COPY or "(Pinned" in first.name[number]:
         return False
+    # cudaMemcpyAsync from pageable memory returns once the data is staged, to pageable memory when
+    # it has arrived (CUDA's API synchronization behavior).
     if not ("DtoH" in first.name[number] or "ToHost" in first.name[number]):
         return "Async" not in first.call[number] and _returned_late(steps, number)
     return _returned_late(steps, number)

@@ -73,6 +73,8 @@ def _inside(step: Calls, order: Order) -> Floats:
     seconds = step.end - step.start
     for number, waits in enumerate(order.host_waits):
         if waits:
+            # The wait itself is simulated; the host's own part is what came after the device was
+            # done.
             late = step.end[number] - max(step.gpu_end[each] for each in waits)
             seconds[number] = min(seconds[number], max(late, 0.0))
     return seconds
@@ -91,6 +93,7 @@ def _places(step: Calls) -> list[Hashable]:
         if step.same_op[number]:
             names.append((step.op[number],))
         else:
+            # A change of thread, as from forward to autograd's, takes longer than going on in one.
             turn = bool(step.thread[number] != step.thread[number - 1])
             names.append((step.op[number - 1], step.op[number], turn))
     return names
@@ -115,6 +118,7 @@ def _gap(steps: Sequence[Calls], order: Order) -> float:
     gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
     if not len(gaps):
         return USUAL_GAP
+    # A mean over all would count gaps with other reasons, such as slots that another kernel holds.
     usual = gaps[gaps <= _USUAL * np.median(gaps)]
     return float(usual.mean())
 
@@ -136,6 +140,7 @@ def _pauses(step: Calls, order: Order, gap: float) -> tuple[Floats, Floats]:
     mine = step.own_launches[np.isfinite(step.front[step.own_launches])]
     ready = np.maximum(step.front, np.maximum(_issued(step, order), _waited(step, order)))[mine]
     start = np.maximum(step.gpu_start[mine], ready)
+    # A kernel that filled the device explains idle time of other streams.
     idle = start - ready - step.full.within(ready, start)
     pauses[mine] = np.where(idle > _LONGEST, idle - gap, 0.0)
     products = [
