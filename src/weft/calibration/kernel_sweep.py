@@ -32,7 +32,7 @@ Places = Mapping[str, Floats]
 
 POINTS = 200
 _FEWEST = 30  # measured lines of a family: a law has a dozen numbers
-_DRAWN = 4000  # shapes of which the points are chosen
+_CANDIDATES = 4000  # random shapes of which the points are chosen
 _LONGEST = 0.05  # seconds of a kernel: longer ones are as predictable and take all of the time
 USUAL = ("gemm", "attention", "decode", "norm", "activation", "elementwise")
 
@@ -121,8 +121,8 @@ def _family_plan(device: Device, kernel: str) -> Iterator[dict[str, str | float]
     if name not in _SHAPES:
         known = ", ".join(_SHAPES)
         raise UsageError(f"--kernel: no sweep of {name!r} (expected one of {known})")
-    drawn = np.random.default_rng(0)
-    columns = {key: drawn.choice(each, _DRAWN) for key, each in _SHAPES[name].items()}
+    generator = np.random.default_rng(0)
+    columns = {key: generator.choice(each, _CANDIDATES) for key, each in _SHAPES[name].items()}
     if name == "attention":
         columns["keys"] = columns["queries"]
     keep = price_columns(name, columns, device, dtype).seconds < _LONGEST

@@ -1,6 +1,6 @@
 """Fit the numbers of a law to measured tables: small relative errors, numbers that make sense.
 
-Every number is looked for as a logarithm, inside a range, and drawn towards where it started as
+Every number is looked for as a logarithm, inside a range, and pulled towards where it started as
 loosely as its spread says: what the tables say nothing about stays where it was. Nothing is
 random.
 """
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 _FLAT = 0.03  # errors below it count as squares, above as they are: tables have outliers
 _ROUNDS = 30  # of Levenberg and Marquardt
 _NUDGE = 1e-3
-_DRAWN = 0.15  # weight of the start against one row
+_PRIOR_WEIGHT = 0.15  # weight of the start against one row
 _LARGEST_STEP = 0.7
 
 
@@ -44,7 +44,7 @@ def fit_law(studies: Sequence[Observations], ranges: Mapping[str, Range]) -> dic
     """Return the law of smallest errors over all rows (Levenberg and Marquardt, reweighted)."""
     free = [key for key, each in ranges.items() if each.spread > 0]
     origin = np.log([ranges[key].start for key in free])
-    pull = _DRAWN / np.array([ranges[key].spread for key in free]) ** 2
+    pull = _PRIOR_WEIGHT / np.array([ranges[key].spread for key in free]) ** 2
     wanted = np.concatenate([np.log(each.seconds) for each in studies])
 
     def residual(place: Floats) -> Floats:

@@ -47,8 +47,8 @@ class Values:
     def give(self, rank: int) -> Array:
         """Return the contribution of a rank, in elements."""
         count = self.nbytes // np.dtype(self.dtype).itemsize
-        drawn = np.random.default_rng(rank).integers(0, 64, count)
-        return drawn.astype(self.dtype)[self._part(rank)]
+        values = np.random.default_rng(rank).integers(0, 64, count)
+        return values.astype(self.dtype)[self._part(rank)]
 
     def _part(self, rank: int) -> slice:
         """Return the part of the whole that a rank contributes."""

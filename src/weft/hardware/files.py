@@ -138,16 +138,15 @@ def read_toml(path: Path, refused: type[PlatformError | FormatError] = PlatformE
     try:
         table: Table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise refused(f"there is no file {path}", _files_near(path)) from error
+        raise refused(
+            f"there is no file {path}",
+            nearest(path.name, [each.name for each in path.parent.glob("*.toml")]),
+        ) from error
     except OSError as error:
         raise refused(f"{path} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise refused(f"{path} is not TOML: {error}") from error
     return table
-
-
-def _files_near(path: Path) -> str:
-    return nearest(path.name, [each.name for each in path.parent.glob("*.toml")])
 
 
 def _extended(table: Table, path: Path, seen: tuple[Path, ...]) -> Table:

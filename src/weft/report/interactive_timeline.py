@@ -43,10 +43,10 @@ _COLUMNS = (
 
 
 def busiest(picture: Picture) -> list[dict[str, Any]]:
-    """Return the names with the longest total time, loud lines before quiet ones."""
-    loud = np.asarray([not line.quiet for line in picture.lines] or [True], bool)[picture.line]
+    """Return the names with the longest total time, those of GPUs before those of hosts."""
+    on_gpu = np.asarray([not line.quiet for line in picture.lines] or [True], bool)[picture.line]
     length = picture.end - picture.start
-    keys = np.stack([~loud, picture.name, picture.kind]).astype(np.int64)
+    keys = np.stack([~on_gpu, picture.name, picture.kind]).astype(np.int64)
     found, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.reshape(-1)
     total = np.bincount(which, length, minlength=found.shape[1])

@@ -212,7 +212,10 @@ def packed(picture: Picture) -> dict[str, Any]:
         "wait": pack(_nanoseconds(picture.waits[order][noted])),
         "nbytes": pack(picture.nbytes[order][noted]),
         "paths": [place[sorted(path, key=lambda i: start[i])].tolist() for path in picture.paths],
-        "marks": [[m.title, m.group, *_bounds(m, zero)] for m in picture.marks],
+        "marks": [
+            [m.title, m.group, round((m.start - zero) * 1e9), round((m.end - zero) * 1e9)]
+            for m in picture.marks
+        ],
         "details": {str(place[span]): text for span, text in picture.details.items()},
         "leftOut": picture.left_out,
     }
@@ -245,10 +248,6 @@ def _gaps(start: Ints, end: Ints, counts: Sequence[int]) -> Ints:
     before = np.concatenate([[0], end[:-1]]) if len(end) else end
     before[np.cumsum([0, *counts])[:-1]] = 0
     return start - before
-
-
-def _bounds(mark: Mark, zero: float) -> list[int]:
-    return [round((mark.start - zero) * 1e9), round((mark.end - zero) * 1e9)]
 
 
 def _nanoseconds(seconds: Floats) -> Ints:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.step import HostModel, Op, PriceSource, StepGraph
     from weft.step.layout import Place
-    from weft.step.matching import MatchedCollective
 
     Floats = NDArray[np.float64]
 
@@ -54,13 +53,12 @@ class StepEngine:
         prices: PriceSource,
         *,
         host: HostModel | None = None,
-        met: Mapping[Place, MatchedCollective] | None = None,
         period: Callable[[StepRun], float] | None = None,
     ) -> None:
         """Lay the step out; ``period`` says what a run of several iterations takes."""
         self.graph, self.platform, self.period = graph, platform, period
         self.device = platform.require_device()
-        self.met = match_collectives(graph, platform.node_size) if met is None else met
+        self.met = match_collectives(graph, platform.node_size)
         self.demands = OpDemands(platform)
         self._crossing: dict[int, bool] = {}
         self._flows: dict[object, tuple[Flow, TransferResource]] = {}

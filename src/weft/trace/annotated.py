@@ -55,13 +55,12 @@ def annotated_json(analysis: Analysis) -> bytes:
             parts += [meta("thread_sort_index", pid, tid, sort_index=tid)]
             parts += _written(events, pid, tid, zero)
         parts += _recorded(rank.trace, pid, zero)
-    about = {"ranks": [rank.rank for rank in analysis.ranks], "advice": _advice(analysis)}
+    about = {
+        "ranks": [rank.rank for rank in analysis.ranks],
+        "advice": [f"{each.title}: {each.why}" for each in analysis.advice],
+    }
     tail = f'],"displayTimeUnit":"ns","otherData":{json_text({"weft": about})}}}\n'
     return ('{"traceEvents":[\n' + ",\n".join(parts) + tail).encode("utf-8", "replace")
-
-
-def _advice(analysis: Analysis) -> list[str]:
-    return [f"{each.title}: {each.why}" for each in analysis.advice]
 
 
 def _process(rank: RankAnalysis, pid: int) -> Iterator[str]:

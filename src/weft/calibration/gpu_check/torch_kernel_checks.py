@@ -98,11 +98,11 @@ def _bags(
     rank: int, epoch: int, samples: int, rows: int, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return rows of small integers, so that sums are exact, and bags of 0 to 3 of them."""
-    drawn = torch.Generator().manual_seed(1000 * epoch + rank)
-    lengths = torch.randint(0, 4, (samples,), generator=drawn)
+    generator = torch.Generator().manual_seed(1000 * epoch + rank)
+    lengths = torch.randint(0, 4, (samples,), generator=generator)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    indices = torch.randint(0, rows, (int(offsets[-1]),), generator=drawn)
-    return torch.randint(-8, 8, (rows, dim), generator=drawn).float(), indices, offsets
+    indices = torch.randint(0, rows, (int(offsets[-1]),), generator=generator)
+    return torch.randint(-8, 8, (rows, dim), generator=generator).float(), indices, offsets
 
 
 def _pooled(weights: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -130,8 +130,8 @@ def _gemv(job: CheckJob, memory: SymmetricMemory) -> int:
 
 
 def _integers(epoch: int, rank: int, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    drawn = torch.Generator().manual_seed(1000 * epoch + rank)
-    return [torch.randint(-4, 5, shape, generator=drawn).float() for shape in shapes]
+    generator = torch.Generator().manual_seed(1000 * epoch + rank)
+    return [torch.randint(-4, 5, shape, generator=generator).float() for shape in shapes]
 
 
 def _gemm(job: CheckJob, memory: SymmetricMemory) -> int:
@@ -161,10 +161,10 @@ def _codecs(job: CheckJob) -> dict[str, Any]:
     from weft.compress import triton_codecs
 
     count = 1 << 22 if job.device.is_gpu else 1500
-    drawn = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(7)
     wrong = 0
     for name in ("pack", "int8", "bf16"):
-        values = 0.02 * torch.randn(count, generator=drawn)
+        values = 0.02 * torch.randn(count, generator=generator)
         frame = encoded(codec_of(name, "float32"), values.numpy())
         on_device = values.to(job.device.device)
         payload = triton_codecs.encode(name, on_device)

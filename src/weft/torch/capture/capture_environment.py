@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.torch.capture.recorder import Recorder
 
 # They print what a CaptureError says in one line.
-_LOUD = ("torch._subclasses.fake_tensor", "torch.distributed.pipelining.schedules")
+_NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.distributed.pipelining.schedules")
 
 
 # The one rank of a capture would wait for the others in the barrier that a user may have asked for.
@@ -41,7 +41,7 @@ class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def stage(
+def fake_environment(
     recorder: Recorder, rank: int, world_size: int, objects: ObjectExchange, *, as_gpu: bool = True
 ) -> Iterator[None]:
     """Run everything inside on fake tensors, as ``rank`` of ``world_size``."""
@@ -63,7 +63,7 @@ def stage(
     gc.disable()  # graphs of autograd are large and no garbage: looking through them takes half
     try:
         with contextlib.ExitStack() as stack:
-            for name in _LOUD:
+            for name in _NOISY_LOGGERS:
                 stack.enter_context(mock.patch.object(logging.getLogger(name), "disabled", True))
             patches = (
                 mock.patch.dict(os.environ, _launched(rank, world_size)),

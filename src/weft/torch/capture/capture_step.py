@@ -24,7 +24,7 @@ from weft.schedule.values import Group
 from weft.step.matching import split_classes
 from weft.step.step_graph import Op, RankStep, StepGraph
 from weft.torch.capture.byte_dependencies import storage_of
-from weft.torch.capture.capture_environment import stage
+from weft.torch.capture.capture_environment import fake_environment
 from weft.torch.capture.captured_collectives import GroupNames
 from weft.torch.capture.captured_works import NotSentError, ObjectExchange
 from weft.torch.capture.op_costs import tensors_in
@@ -151,7 +151,7 @@ def _captured(
     groups = GroupNames(rank, world_size)
     told = partial(seen, rank) if seen is not None else None
     recorder = Recorder(groups, told, as_gpu=as_gpu)
-    with stage(recorder, rank, world_size, objects, as_gpu=as_gpu), _Hooks(recorder):
+    with fake_environment(recorder, rank, world_size, objects, as_gpu=as_gpu), _Hooks(recorder):
         _run(recorder, step, name)
     ops = tuple(recorder.ops)
     if not ops:
