@@ -235,22 +235,27 @@ def _step_tables(steps: Iterable[tuple[str, bool, StepRow]]) -> Iterator[RangeTa
 
 
 def measured_steps(folder: Path, file: Path | None) -> Iterator[tuple[str, bool, StepRow]]:
-    """Yield every measured step with its data set and whether models were fitted to it."""
+    """Yield every measured step with its data set and whether models were fitted to it.
+
+    ``file`` keeps the predicted rows: data sets that it has are not predicted again, so that an
+    interrupted run goes on with the next one.
+    """
+    kept = defaultdict(list)
     if file is not None and file.is_file():
         for line in file.read_text(encoding="utf-8").splitlines():
             found = json.loads(line)
-            yield found["title"], found["fitted"], StepRow(**found["row"])
-        return
+            kept[found["title"]].append((found["fitted"], StepRow(**found["row"])))
     for each in STEP_SETS:
-        for row in each.rows(folder):
-            fitted = row.part in each.split.fitted
+        if each.title not in kept:
+            print(f"predicting {each.title}", file=sys.stderr, flush=True)
+            kept[each.title] = [(row.part in each.split.fitted, row) for row in each.rows(folder)]
             if file is not None:
-                text = json.dumps({"title": each.title, "fitted": fitted, "row": asdict(row)})
-                with file.with_suffix(".part").open("a", encoding="utf-8") as rows:
-                    rows.write(text + "\n")
+                with file.open("a", encoding="utf-8") as rows:
+                    for fitted, row in kept[each.title]:
+                        found = {"title": each.title, "fitted": fitted, "row": asdict(row)}
+                        rows.write(json.dumps(found) + "\n")
+        for fitted, row in kept[each.title]:
             yield each.title, fitted, row
-    if file is not None:
-        file.with_suffix(".part").rename(file)
 
 
 def fit_servers(folder: Path) -> tuple[dict[str, Any], list[RangeCheck]]:

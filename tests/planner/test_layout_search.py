@@ -36,6 +36,12 @@ def test_every_layout_found_fits_and_is_sorted():
         assert memory.total <= MACHINE.require_device().memory_bytes
 
 
+def test_processes_find_what_one_finds():
+    alone, shared = search().best(3, 3), search().best(3, 3, cores=2)
+    assert [each.settings for each in shared] == [each.settings for each in alone]
+    assert [each.seconds for each in shared] == [each.seconds for each in alone]
+
+
 def test_settings_that_were_given_are_kept():
     found = search({"tp": "4", "recompute": "full"}, ("tp", "recompute")).best(3, 3)
     assert {each.job.model.tp for each in found} == {4}

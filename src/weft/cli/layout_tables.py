@@ -1,5 +1,6 @@
 """``weft plan --search layout``: the fastest layouts of a training job, and why the first is."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def search_layouts(
             "Use a name of weft models, or a configuration file.",
         )
     search = LayoutSearch(job, machine, frozenset(_settled(given)))
-    found = search.best()
+    found = search.best(cores=len(os.sched_getaffinity(0)))
     peak = peak_flops(job, machine)
     rows = [each.as_row(peak, gpu_hour) for each in found]
     note = write(path, [flat(row) | flat(row["settings"]) for row in rows]) if path else ""

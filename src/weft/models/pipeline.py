@@ -24,15 +24,34 @@ class Pass(NamedTuple):
         return self.part == "forward"
 
 
-def step_passes(model: Transformer, stage: int, num_micro: int) -> list[tuple[Pass, ...]]:
-    """Return the passes of a training step of one stage in order, those together that overlap."""
-    if model.is_dual:
-        return dual_passes(model.pp, stage, num_micro)
-    if model.overlaps_experts:
-        return overlapped_passes(model.pp, stage, num_micro, model.interleave)
-    schedule = model.schedule if model.pp > 1 else "1f1b"
-    order = passes(model.pp, stage, num_micro, model.interleave, schedule)
-    return [(each,) for each in order]
+class PassOrder(NamedTuple):
+    """What the order of the passes of a stage depends on."""
+
+    schedule: str  # of the pipeline, "dual", or "overlapped": experts with another micro batch
+    num_stages: int
+    stage: int
+    num_micro: int
+    num_chunks: int
+
+    @classmethod
+    def of(cls, model: Transformer, stage: int, num_micro: int) -> "PassOrder":
+        """Return the order of a stage of a model."""
+        schedule = model.schedule if model.pp > 1 else "1f1b"
+        if model.overlaps_experts:
+            schedule = "overlapped"
+        if model.is_dual:
+            schedule = "dual"
+        return cls(schedule, model.pp, stage, num_micro, model.interleave)
+
+    def passes(self) -> list[tuple[Pass, ...]]:
+        """Return the passes of a training step in order, those together that overlap."""
+        schedule, num_stages, stage, num_micro, num_chunks = self
+        if schedule == "dual":
+            return dual_passes(num_stages, stage, num_micro)
+        if schedule == "overlapped":
+            return overlapped_passes(num_stages, stage, num_micro, num_chunks)
+        order = passes(num_stages, stage, num_micro, num_chunks, schedule)
+        return [(each,) for each in order]
 
 
 def passes(

@@ -6,10 +6,11 @@ that are loaded, buffers of the communication library, fragments of the allocato
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import ITEM_BYTES
-from weft.models.pipeline import step_passes
+from weft.models.pipeline import PassOrder
 from weft.models.transformer import LayerKind, Transformer
 from weft.models.transformer_layout import Layout
 from weft.step.step_graph import Memory
@@ -140,20 +141,14 @@ class _Training(_Serving):
     def _layer_weights(self, layer: int) -> int:
         return self.model.layer_weights(self.model.kinds[layer]).total
 
-    def _in_flight(self) -> list[int]:
+    def _in_flight(self) -> tuple[int, ...]:
         """Return the micro batches that a stage keeps, by its chunks, when it keeps most."""
         model, many = self.model, self.layout.num_micro
         if model.schedule == "gpipe" and model.pp > 1:
-            return [many]
-        kept, most = [0] * len(self.chunks), [0] * len(self.chunks)
-        # a pipeline is full after as many micro batches as pass all stages twice
-        for group in step_passes(model, self.stage, min(many, 2 * model.pp)):
-            for each in group:
-                kept[each.chunk] += each.forward
-            most = max(most, kept[:], key=sum)
-            for each in group:
-                kept[each.chunk] -= each.part in ("backward", "input")
-        return most
+            return (many,)
+        # A pipeline is full after as many micro batches as pass all stages twice.
+        order = PassOrder.of(model, self.stage, min(many, 2 * model.pp))
+        return _most_in_flight(order, len(self.chunks))
 
     def _activations(self) -> int:
         """Activations of all micro batches that are kept, and what one pass works on."""
@@ -235,3 +230,15 @@ def _inner_activations(model: Transformer, kind: LayerKind, tokens: int) -> floa
     shared = tokens * model.shared_ffn / model.tp * wide
     wide -= model.recompute == "moe_act"  # the output is computed again
     return routed * (inner * wide + 2 * model.hidden) + shared
+
+
+@lru_cache(maxsize=4096)  # thousands of layouts of a search share some hundred orders
+def _most_in_flight(order: PassOrder, num_chunks: int) -> tuple[int, ...]:
+    kept, most = [0] * num_chunks, [0] * num_chunks
+    for group in order.passes():
+        for each in group:
+            kept[each.chunk] += each.forward
+        most = max(most, kept[:], key=sum)
+        for each in group:
+            kept[each.chunk] -= each.part in ("backward", "input")
+    return tuple(most)

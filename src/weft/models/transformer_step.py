@@ -6,7 +6,7 @@ from itertools import pairwise, zip_longest
 
 from weft.hardware.dtypes import item_bytes
 from weft.models.building import Ops
-from weft.models.pipeline import Pass, step_passes
+from weft.models.pipeline import Pass, PassOrder
 from weft.models.transformer import Piece, Transformer
 from weft.models.transformer_layer import Layer
 from weft.models.transformer_layout import Layout
@@ -96,7 +96,7 @@ class Stage:
 
     def groups(self) -> list[tuple[Pass, ...]]:
         """Return the passes of a training step in order, those together that overlap."""
-        return step_passes(self.model, self.stage, self.layout.num_micro)
+        return PassOrder.of(self.model, self.stage, self.layout.num_micro).passes()
 
     def write_group(self, group: Sequence[Pass], *, alone: bool = False) -> None:
         """Write passes that overlap: each computes while another one exchanges tokens of experts.

@@ -11,8 +11,11 @@ that is shown comes from the prediction of the whole step.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import NoPlanError, UsageError
@@ -76,6 +79,13 @@ class LayoutChoice:
         }
 
 
+def _choice(
+    platform: Platform, host: HostModel | None, job: Job, prices: Prices | None = None
+) -> LayoutChoice:
+    prediction = predict_job(job, platform, host=host, prices=prices, brief=True)
+    return LayoutChoice(job, prediction)
+
+
 @dataclass
 class LayoutSearch:
     """Searches the layouts of one job; settings that were ``given`` are kept as they are."""
@@ -88,8 +98,12 @@ class LayoutSearch:
     num_fitting: int = 0
     _layers: dict[object, float] = field(default_factory=dict)
 
-    def best(self, count: int = 10, refined: int = 12) -> list[LayoutChoice]:
-        """Return the fastest layouts that fit, predicted; ``refined`` of them are looked at."""
+    def best(self, count: int = 10, refined: int = 12, *, cores: int = 1) -> list[LayoutChoice]:
+        """Return the fastest layouts that fit, predicted; ``refined`` of them are looked at.
+
+        With several ``cores`` processes share them: a program that asks for it must have its main
+        module guarded, as ``multiprocessing`` says.
+        """
         fitting = list(self._fitting())
         if not self.num_layouts:
             kept = " ".join(
@@ -109,11 +123,14 @@ class LayoutSearch:
             )
         prices = Prices(self.platform, default_library(self.platform))
         ranked = sorted(fitting, key=lambda model: self.estimate(model, prices))
-        found = []
-        for model in ranked[:refined]:
-            job = replace(self.job, model=model)
-            prediction = predict_job(job, self.platform, host=self.host, prices=prices, brief=True)
-            found.append(LayoutChoice(job, prediction))
+        jobs = [replace(self.job, model=model) for model in ranked[:refined]]
+        if cores > 1 and len(jobs) > 1:
+            # Forked from a server: this process may have threads.
+            context = multiprocessing.get_context("forkserver")
+            with ProcessPoolExecutor(min(cores, len(jobs)), context) as pool:
+                found = list(pool.map(partial(_choice, self.platform, self.host), jobs))
+        else:
+            found = [_choice(self.platform, self.host, job, prices) for job in jobs]
         found.sort(key=lambda each: each.seconds)
         return found[:count]
 
