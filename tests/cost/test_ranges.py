@@ -78,5 +78,6 @@ def test_every_recorded_term_is_a_width():
         assert group == "collectives" or OTHER in entries
         for name in entries:
             term = range_term(group, name)
-            assert 0 <= term.down < 1.5
-            assert 0 <= term.up < 1.5
+            widest = 2.0 if group == "serving" else 1.0  # SGLang's first tokens: a factor of five
+            assert 0 <= term.down < widest
+            assert 0 <= term.up < widest
