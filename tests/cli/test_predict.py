@@ -100,7 +100,7 @@ def test_tables_are_sharded(tmp_path, capsys):
     assert len(whole["shards"]) >= 16
     assert main([*arguments, "-o", str(written)]) == 0
     assert "chosen" in capsys.readouterr().out
-    assert written.read_text().startswith("table,rank,rows,dim,way")
+    assert written.read_text().startswith("table,rank,rows,dim,sharding")
 
 
 def test_shard_needs_hardware(capsys):
