@@ -27,11 +27,13 @@ class FlightRecorder {
     Entry& entry = entries_[number % kKept];
     ref(entry.number).store(0, std::memory_order_relaxed);
     std::array<std::uint64_t, kText / 8> words{};
-    std::memcpy(words.data(), text.data(), std::min(text.size(), kText));
+    const std::size_t size = std::min(text.size(), kText);
+    std::memcpy(words.data(), text.data(), size);
     std::uint64_t digest = ref(entries_[(number - 1) % kKept].digest).load(std::memory_order_relaxed);
+    digest = mixed(digest, size);
     // Release: a reader of a word sees the zero above.
     for (std::size_t i = 0; i < words.size(); ++i) {
-      digest = mixed(digest, words[i]);
+      if (8 * i < size) digest = mixed(digest, words[i]);
       ref(entry.words[i]).store(words[i], std::memory_order_release);
     }
     ref(entry.digest).store(digest, std::memory_order_release);
