@@ -163,7 +163,7 @@ def test_each_of_several_jobs_has_its_own_line_and_advice(tmp_path, capsys):
     assert found["step_time"] is None
     assert [each["name"] for each in found["jobs"]] == ["a", "b"]
     for each, own in zip(found["jobs"], alone, strict=True):
-        assert (each["step_time"], job["advice"]) == (own["step_time"], own["advice"])
+        assert (each["step_time"], each["advice"]) == (own["step_time"], own["advice"])
     page = tmp_path / "jobs.html"
     assert main(["analyze", *map(str, paths), "-o", str(page)]) == 0
     assert "on rank" not in capsys.readouterr().out
