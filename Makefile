@@ -51,7 +51,7 @@ test-quick: install ## only tests that need nothing special: a minute and a half
 test-torch: install ## PyTorch's own distributed tests on Gloo and on weft, 2 to 4 ranks: 8 minutes on two quiet cores
 	$(BIN)/python -m tests.torch_suite $(ARGS)
 
-# All questions but `collectives`, whose cases `figures` asks beside others; over an hour on two cores that are left alone.
+# All questions but `collectives`, whose cases `figures` asks next to others; over an hour on two cores that are left alone.
 NAME ?= schedules simulator startup sharding plan kv codecs capture traces monitor replay report idle_engines figures ddp hosts \
   fused broadcast weight_updates zero c3_here here embedding sharding_here planned predict tour
 bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended

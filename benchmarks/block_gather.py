@@ -26,9 +26,9 @@ def gather_blocks(numbers: Sequence[int], block_bytes: int, pool_blocks: int) ->
     copies = tuple(
         Copy(
             own("pool", number * block_bytes, block_bytes),
-            own("cache", place * block_bytes, block_bytes),
+            own("cache", index * block_bytes, block_bytes),
         )
-        for place, number in enumerate(numbers)
+        for index, number in enumerate(numbers)
     )
     buffers = (
         Buffer("pool", pool_blocks * block_bytes, "in"),

@@ -50,12 +50,12 @@ class Lookups:
 
     def indices(self, table: int, turn: int) -> Ints:
         """Draw the rows of a table's bags, sample after sample; popular ones lie anywhere."""
-        drawn = np.random.default_rng([table, turn])
+        generator = np.random.default_rng([table, turn])
         count = self.batch * self.pooling
         if not self.zipf:
-            return drawn.integers(0, self.rows, count)
+            return generator.integers(0, self.rows, count)
         popular = np.random.default_rng(table).permutation(self.rows)
-        return popular[np.searchsorted(self._cumulated, drawn.random(count))].astype(np.int64)
+        return popular[np.searchsorted(self._cumulated, generator.random(count))].astype(np.int64)
 
     @property
     def offsets(self) -> Ints:

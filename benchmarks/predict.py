@@ -90,7 +90,7 @@ class _TimingsAroundSteps:
     def measure(self) -> None:
         """Time ops and host once more."""
         self.ops.measure()
-        self._turns += self._host.turns(_TURNS)
+        self._turns += self._host.rounds(_TURNS)
 
     def platform(self, calibrated: Platform) -> Platform:
         """Return the platform with the measured overheads of the host."""

@@ -69,14 +69,14 @@ def _tables(count: int) -> tuple[Table, ...]:
     known, _ = tables_of("dlrm", {}, _BATCH)
     if count == len(known):
         return known
-    drawn = random.Random(count)  # noqa: S311 - a benchmark draws the same ones each time
+    generator = random.Random(count)  # noqa: S311 - a benchmark draws the same ones each time
     return tuple(
         Table(
             f"table{number}",
-            int(10 ** drawn.uniform(3, 7.3)),
-            drawn.choice((32, 64, 128, 256)),
-            drawn.choice((1, 1, 5, 20, 80)),
-            drawn.choice((0.0, 0.8, 1.05)),
+            int(10 ** generator.uniform(3, 7.3)),
+            generator.choice((32, 64, 128, 256)),
+            generator.choice((1, 1, 5, 20, 80)),
+            generator.choice((0.0, 0.8, 1.05)),
         )
         for number in range(count)
     )
@@ -108,7 +108,7 @@ def _torchrec(tables: tuple[Table, ...], machine: Platform) -> tuple[float, list
                 f"Remove {home} to have it made anew, or use --against none.",
             ) from error
         found = json.loads(answer.read_text(encoding="utf-8"))
-    number = {table.name: place for place, table in enumerate(tables)}
+    number = {table.name: index for index, table in enumerate(tables)}
     return found["seconds"], [_shard(each, number, tables) for each in found["shards"]]
 
 

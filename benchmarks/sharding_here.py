@@ -81,28 +81,28 @@ def _task(seed: int, machine: Platform, rounds: int) -> Row:
 
 def drawn_tables(seed: int) -> tuple[tuple[Table, ...], int]:
     """Draw tables whose lookups make a step heavy, and the samples of a batch."""
-    drawn = random.Random(seed)  # noqa: S311 - a benchmark draws the same ones each time
-    batch = drawn.choice((2048, 4096))
-    tables = tuple(_drawn_table(number, drawn) for number in range(drawn.randint(8, 14)))
+    generator = random.Random(seed)  # noqa: S311 - a benchmark draws the same ones each time
+    batch = generator.choice((2048, 4096))
+    tables = tuple(_random_table(number, generator) for number in range(generator.randint(8, 14)))
     return tables, batch
 
 
-def _drawn_table(number: int, drawn: random.Random) -> Table:
-    dim = drawn.choice((16, 32, 64, 128))
-    rows = min(int(10 ** drawn.uniform(3.3, 6.2)), _TABLE_BYTES // 4 // dim)
-    pooling = drawn.choice((1, 2, 5, 10, 20, 40))
-    return Table(f"table{number}", rows, dim, pooling, drawn.choice((0.0, 0.8, 1.05, 1.2)))
+def _random_table(number: int, generator: random.Random) -> Table:
+    dim = generator.choice((16, 32, 64, 128))
+    rows = min(int(10 ** generator.uniform(3.3, 6.2)), _TABLE_BYTES // 4 // dim)
+    pooling = generator.choice((1, 2, 5, 10, 20, 40))
+    return Table(f"table{number}", rows, dim, pooling, generator.choice((0.0, 0.8, 1.05, 1.2)))
 
 
 def placements(sharder: Sharder, seed: int) -> list[ShardingPlan]:
     """Return the plans of the sharders and random ones; those that place alike once."""
-    drawn = random.Random(-seed)  # noqa: S311
+    generator = random.Random(-seed)  # noqa: S311
     known = {plan.name: plan for plan in sharder.plans()}
     found = [known[name] for name in SHARDERS if name in known]
     for number in range(_RANDOM):
         shards = [
-            Shard(place, drawn.randrange(RANKS), table.rows, table.dim)
-            for place, table in enumerate(sharder.tables)
+            Shard(index, generator.randrange(RANKS), table.rows, table.dim)
+            for index, table in enumerate(sharder.tables)
         ]
         found.append(sharder.priced(f"random{number}", shards))
     different: dict[frozenset[Any], ShardingPlan] = {}

@@ -102,9 +102,9 @@ class Dlrm(LookupRunner):
         self._first = [parameter.detach().clone() for parameter in dense.parameters()]
         self._dense = DistributedDataParallel(dense)
         self._optimizer = torch.optim.SGD(self._dense.parameters(), lr=_RATE)
-        drawn = torch.Generator().manual_seed(rank)
+        generator = torch.Generator().manual_seed(rank)
         samples = lookups.batch // num_ranks
-        self._numbers = torch.rand(samples, NUMBERS, generator=drawn)
+        self._numbers = torch.rand(samples, NUMBERS, generator=generator)
         self._clicks = (self._numbers[:, 0] > self._numbers[:, 1]).float()
 
     def rows(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -26,8 +26,8 @@ def rank_main(
     indices = torch.tensor(numbers)
 
     def loop() -> None:
-        for place, number in enumerate(numbers):
-            copied[place].copy_(blocks[number])
+        for index, number in enumerate(numbers):
+            copied[index].copy_(blocks[number])
 
     def indexed() -> None:
         torch.index_select(blocks, 0, indices, out=copied)

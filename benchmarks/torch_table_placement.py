@@ -53,13 +53,13 @@ Bags = list[tuple[Tensor, Tensor]]  # of each table: indices and offsets
 
 def _indices(task: Task) -> list[Bags]:
     """Draw what all samples look up, the same on every rank."""
-    drawn = np.random.default_rng(len(task.tables))
+    generator = np.random.default_rng(len(task.tables))
     found: list[Bags] = []
     for _ in range(_SETS):
         bags = []
         for table in task.tables:
             count = task.batch * int(table.pooling)
-            rows = drawn_indices(table.rows, count, table.zipf, drawn)
+            rows = drawn_indices(table.rows, count, table.zipf, generator)
             offsets = torch.arange(0, count + 1, int(table.pooling))
             bags.append((torch.from_numpy(rows), offsets))
         found.append(bags)

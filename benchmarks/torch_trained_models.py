@@ -41,12 +41,12 @@ def held(model: synthetic_models.SyntheticDlrm, rank: int) -> list[int]:
 def _lookups(
     model: synthetic_models.SyntheticDlrm, tables: list[int]
 ) -> list[list[tuple[Tensor, Tensor]]]:
-    drawn = np.random.default_rng(model.seed)
+    generator = np.random.default_rng(model.seed)
     popular = [model.tables[table] for table in tables]
     return [
         [
             (
-                random_rows(rows, model.batch * pooling, zipf, drawn),
+                random_rows(rows, model.batch * pooling, zipf, generator),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for rows, pooling, zipf in popular

@@ -28,9 +28,9 @@ class Training:
         self._weights = [parameter.detach().clone() for parameter in plain.parameters()]
         self._model = DistributedDataParallel(plain)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
-        drawn = torch.Generator().manual_seed(1 + get_rank())
-        self._x = torch.randn(batch, _WIDTH, generator=drawn)
-        self._wanted = torch.randn(batch, _WIDTH, generator=drawn)
+        generator = torch.Generator().manual_seed(1 + get_rank())
+        self._x = torch.randn(batch, _WIDTH, generator=generator)
+        self._wanted = torch.randn(batch, _WIDTH, generator=generator)
         self._sync = self._model.no_sync if alone else nullcontext
 
     def act(self) -> torch.Tensor:

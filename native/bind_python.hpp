@@ -13,7 +13,7 @@
 
 namespace nb = nanobind;
 
-// Lets Python see Ctrl-C while native code works or waits.
+// Allows Python to handle Ctrl-C while native code works or waits.
 inline void poll_signals() {
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();

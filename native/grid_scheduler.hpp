@@ -132,7 +132,7 @@ class GridScheduler {
     return span < RunningFlows::kNever ? span * (1 - flows_.left(row, now) / whole_[grid]) : 0.0;
   }
 
-  // Gives every grid the rate that its units allow, and the traffic that they cause.
+  // Sets for every grid the rate that its units allow, and the traffic that they cause.
   void fit(int32_t component, double now) {
     if (empty(component)) return;
     const Grids& grids = kernels_.grids;

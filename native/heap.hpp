@@ -105,7 +105,7 @@ class Heap {
     }
   }
 
-  // Gives the memory of a range back; it reads as zeros when it is reserved again.
+  // Releases the memory of a range; it reads as zeros when it is reserved again.
   void release(std::size_t offset, std::size_t nbytes) const {
     const auto range = pages(offset, nbytes);
     if (range.empty()) return;
@@ -164,7 +164,7 @@ class Heap {
     uninterrupted([&] { return ::fallocate(file_.get(), mode, offset, size); }, what);
   }
 
-  // Lets the kernel make large pages of what lies whole in a range that was just taken. Systems
+  // Advises the kernel to make large pages of what lies whole in a range that was just taken. Systems
   // give shared memory small ones, by default even where they would give large ones on request;
   // a copy of 16 MiB and more is half again as fast with large ones on a virtual machine. Where
   // this cannot be done (before Linux 6.1, or no large page is free), nothing is lost.

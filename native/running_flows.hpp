@@ -50,7 +50,7 @@ class RunningFlows {
   // The flow joins the others of its component at the next solution.
   void begin(int32_t row) { parts_[at(component_[at(row)])].fresh.push_back(row); }
 
-  // Lets the flows of a component that have begun share; calls `joined(row)` for each.
+  // Shares resources among the flows of a component that have begun; calls `joined(row)` for each.
   template <typename F>
   void join(int32_t component, double now, F joined) {
     Part& part = parts_[at(component)];

@@ -118,7 +118,7 @@ class Simulation {
     }
   }
 
-  // Lets every thread go as far as it can at this instant, then shares the resources anew.
+  // Advances every thread as far as it can at this instant, then shares the resources anew.
   void drain() {
     drain_threads();
     if (changed_.empty()) return;
@@ -355,7 +355,7 @@ class Simulation {
     return start_lanes(row);
   }
 
-  // Gives units to waiting launches: higher priority first, then in the order they came.
+  // Assigns units to waiting launches: higher priority first, then in the order they came.
   void grant(int32_t pool, bool waited) {
     auto& queue = queued_[at(pool)];
     while (!queue.empty()) {

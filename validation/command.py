@@ -67,9 +67,9 @@ def _columns() -> "list[Column]":
         Column("unit", "", right=False),
         Column("shown_error", "error"),
         Column("shown_limit", "allowed"),
-        Column("shown_fitted", "fitted", right=False, spare=True),
-        Column("citation", "source", right=False, spare=True),
-        Column("note", "note", right=False, spare=True),
+        Column("shown_fitted", "fitted", right=False, optional=True),
+        Column("citation", "source", right=False, optional=True),
+        Column("note", "note", right=False, optional=True),
     ]
 
 

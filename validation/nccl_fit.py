@@ -99,9 +99,9 @@ def _seconds(cells: Iterable[Cell]) -> Floats:
 def _rising(nbytes: Floats, knots: Sequence[float]) -> Floats:
     """Return for each size how much of the rise between any two knots lies below it."""
     columns = [np.ones_like(nbytes)]
-    for place, (left, right) in enumerate(pairwise(knots), start=2):
+    for index, (left, right) in enumerate(pairwise(knots), start=2):
         share = (nbytes - left) / (right - left)
-        columns.append(np.clip(share, 0, None if place == len(knots) else 1))
+        columns.append(np.clip(share, 0, None if index == len(knots) else 1))
     return np.stack(columns, axis=1)
 
 

@@ -54,14 +54,14 @@ def _panel(kind: str, cells: list[Cell]) -> Iterator[str]:
         yield f'<text {at} text-anchor="middle">{format_size(2**power)}</text>'
     edge = f"M{_x(LAST_FITTED):.1f},{_y(FASTEST):.1f}V{_y(0):.1f}"
     yield f'<path d="{edge}" stroke="#999" stroke-dasharray="3"/>'
-    for place, (num_ranks, colour) in enumerate(COLOURS.items()):
+    for index, (num_ranks, colour) in enumerate(COLOURS.items()):
         yield f'<path d="M{_line(kind, num_ranks)}" fill="none" stroke="{colour}"/>'
         for cell in cells:
             if cell.num_ranks == num_ranks:
                 rate = _bus_rate(kind, num_ranks, cell.nbytes, cell.seconds)
                 spot = f'cx="{_x(log2(cell.nbytes)):.1f}" cy="{_y(rate):.1f}"'
                 yield f'<circle {spot} r="2.2" fill="{colour}"/>'
-        label = f'x="{MARGIN + 8}" y="{32 + 13 * place}" fill="{colour}"'
+        label = f'x="{MARGIN + 8}" y="{32 + 13 * index}" fill="{colour}"'
         yield f"<text {label}>{num_ranks} ranks</text>"
 
 

@@ -88,7 +88,7 @@ def answered(piece, encode=0.0, decode=0.0):
     return [{"piece": piece, "encode": encode, "decode": decode}, {}, {}, {}]
 
 
-def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
+def test_a_plain_chain_calibrates_the_prediction_of_the_others():
     plain, coded, hops = Kind("chain"), Kind("chain+int8"), Kind("p2p+int8")
     line = SIZE / 125e6
     received = {str(kind): [0, *[SIZE // 4] * 3] for kind in (coded, hops)}

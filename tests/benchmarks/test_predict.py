@@ -36,9 +36,9 @@ def _visit(seconds, probe=1.0, own=0.98, foreign=0.0):
 
 
 def test_visits_without_the_cores_to_themselves_do_not_count():
-    calm = [_visit(1.0), _visit(1.02, 1.05, 0.97, 0.01)]
+    quiet = [_visit(1.0), _visit(1.02, 1.05, 0.97, 0.01)]
     busy = [_visit(9.0, foreign=0.5), _visit(9.0, own=0.5)]
-    found = Measured([[*calm, *busy], calm])
+    found = Measured([[*quiet, *busy], quiet])
     assert found.repetitions() == pytest.approx([1.01, 1.01])
     assert found.discarded == pytest.approx(1 / 3)
 
@@ -57,7 +57,7 @@ def test_where_everything_was_disturbed_everything_counts():
 
 
 @pytest.mark.torch
-def test_each_repetition_is_compared_with_what_was_foretold_around_it():
+def test_each_repetition_is_compared_with_what_was_predicted_around_it():
     """The machine was slow for one of them, and for the ops around it: nothing is off."""
     pytest.importorskip("torch")
     from benchmarks.predict import compared

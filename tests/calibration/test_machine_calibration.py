@@ -69,7 +69,7 @@ def test_what_was_measured_stands_in_the_platform_with_its_source():
     assert source.source.endswith("measured here on 2026-01-02 by weft calibrate")
 
 
-def test_what_was_measured_beside_others_is_refused():
+def test_what_was_measured_next_to_others_is_refused():
     found = calibrated(measured())
     require_quiet(replace(found, noise=MeasuredNoise(0.1, 0.3, 20.0)))
     with pytest.raises(NotQuietError, match="others used 50% of the cores"):

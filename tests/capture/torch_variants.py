@@ -378,13 +378,13 @@ def stages(schedule, *, inputs=True, per_rank=1, micro_batches=8, **options):
     made = [
         PipelineStage(
             Block().cuda(),
-            rank + ranks * place,
+            rank + ranks * index,
             total,
             device,
             group=group,
             **({"input_args": (shape,), "output_args": (shape,)} if inputs else {}),
         )
-        for place in range(per_rank)
+        for index in range(per_rank)
     ]
     run = schedule(
         made[0] if per_rank == 1 else made, micro_batches, loss_fn=nn.MSELoss(), **options

@@ -60,10 +60,10 @@ def test_serial_alone_has_no_mechanisms_to_switch_off(capsys):
 def test_units_can_be_given_and_mechanisms_switched_off(capsys):
     masked = results(capsys, *PAIR, "--strategy", "partition", "--units", "64")
     assert {row["units"] for row in masked} == {64}
-    plain, calm = (
+    plain, steady = (
         results(capsys, *PAIR, "--strategy", "dma", *more) for more in ((), ("--off", "load"))
     )
-    assert calm[0]["seconds"] < plain[0]["seconds"]
+    assert steady[0]["seconds"] < plain[0]["seconds"]
 
 
 def test_rows_are_written_as_csv(tmp_path, capsys):

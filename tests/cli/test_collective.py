@@ -60,7 +60,7 @@ def test_sizes_and_algorithms_are_lists(capsys):
 
 @pytest.mark.parametrize("on", ["h100-8", "h100-8x2", "switch(1)@1GB/s/switch(8)@1GB/s"])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "broadcast"])
-def test_all_beside_others_adds_what_applies(capsys, kind, on):
+def test_all_next_to_others_adds_what_applies(capsys, kind, on):
     case = ("collective", kind, "--on", on, "--size", "1MiB", "--algorithm")
     every = [row["algorithm"] for row in results(capsys, *case, "all")]
     more = [
@@ -71,7 +71,7 @@ def test_all_beside_others_adds_what_applies(capsys, kind, on):
     assert more == [*named, *(name for name in every if name not in named)]
 
 
-def test_what_a_library_took_stands_beside_all_others(capsys):
+def test_what_a_library_took_stands_next_to_all_others(capsys):
     rows = results(capsys, *QUICK[:3], "h100-8", *QUICK[4:], "--algorithm", "nccl,auto,all")
     assert [row["algorithm"] for row in rows[:2]] == ["nccl", "auto"]
     assert len(rows) > 5

@@ -14,7 +14,7 @@ def results(capsys, *arguments, code=0):
 
 
 @pytest.mark.multiprocess
-def test_measured_stands_beside_predicted(capsys):
+def test_measured_stands_next_to_predicted(capsys):
     measured, predicted = results(capsys, "all_gather", "--size", "64KiB", "--algorithm", "ring")
     assert measured["basis"] == "measured"
     assert predicted["basis"] == "predicted"

@@ -59,9 +59,9 @@ def test_fewer_workgroups_in_flight_fetch_fewer_lines_twice():
 
 
 def test_a_cache_that_keeps_nothing_live_refetches_nothing():
-    calm = replace(DEVICE, kernels=replace(DEVICE.kernels, live_steps=0.0))
-    grid = gemm_grid((128, 106496, 16384), "bf16", calm)
-    assert grid.traffic_on(304, calm) < grid.traffic_on(304, DEVICE)
+    steady = replace(DEVICE, kernels=replace(DEVICE.kernels, live_steps=0.0))
+    grid = gemm_grid((128, 106496, 16384), "bf16", steady)
+    assert grid.traffic_on(304, steady) < grid.traffic_on(304, DEVICE)
 
 
 @pytest.mark.parametrize("family", ["gemm-lists", "gemm-stealing"])

@@ -87,7 +87,7 @@ def test_a_library_schedule_keeps_the_rules_and_goes_through_a_file(kind):
     assert from_json(to_json(schedule)) == schedule
 
 
-def test_meeting_and_launching_are_part_of_what_was_measured():
+def test_rendezvous_and_launch_are_part_of_what_was_measured():
     machine = platform("h100-8")
     price = library_price(machine, "all_reduce", 1 << 20)
     device, level = machine.require_device(), machine.levels[0]
@@ -236,9 +236,9 @@ def test_a_node_whose_devices_are_all_as_close_as_a_pair_is_faster(kind):
 def test_a_faster_level_never_makes_a_node_slower(device, kind, inner, outer, factor):
     node = two_levels(device, inner, outer)
     base = links_of(node, kind)
-    for place in range(2):
+    for index in range(2):
         levels = list(node.levels)
-        levels[place] = replace(levels[place], rate=levels[place].rate * factor)
+        levels[index] = replace(levels[index], rate=levels[index].rate * factor)
         assert links_of(replace(node, levels=tuple(levels)), kind) >= base
 
 

@@ -73,8 +73,8 @@ def test_a_shape_with_too_few_sides_falls_back_to_what_it_moves():
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_empty_tensors_take_a_launch_and_what_they_move(family):
-    for place in range(2):
-        shape = tuple(0 if n == place else side for n, side in enumerate(SHAPES[family]))
+    for index in range(2):
+        shape = tuple(0 if n == index else side for n, side in enumerate(SHAPES[family]))
         assert 0 < price(Cost(family, shape, "bf16"), H100).seconds < 1e-5
         assert price(Cost(family, shape, "bf16", nbytes=10**9), H100).seconds > 1e-4
 

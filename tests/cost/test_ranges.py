@@ -45,10 +45,10 @@ def test_a_price_beyond_its_own_end_has_no_deviation_to_that_side():
 
 @given(shares, shares, st.floats(0, 1), st.floats(0, 1))
 def test_a_noisier_calibration_is_never_taken_as_more_certain(foreign, more, spread, wider):
-    calm = calibration_noise(MeasuredNoise(foreign, spread, 1.0))
+    quiet = calibration_noise(MeasuredNoise(foreign, spread, 1.0))
     noisy = calibration_noise(MeasuredNoise(max(foreign, more), spread + wider, 1.0))
-    assert calm.down <= noisy.down
-    assert calm.up <= noisy.up
+    assert quiet.down <= noisy.down
+    assert quiet.up <= noisy.up
 
 
 def test_a_calibration_next_to_others_holds_the_machine_without_them():

@@ -83,7 +83,7 @@ def test_bins_of_a_sample_give_its_unique_rows_back():
     assert found.lookups[0] == pytest.approx(20000)
 
 
-def test_both_kinds_of_tables_stand_beside_each_other():
+def test_both_kinds_of_tables_stand_next_to_each_other():
     known = zipf(np.array([100.0, 100.0]), np.array([50.0, 0.0]), np.zeros(2))
     seen = from_bins(np.array([[0.0] * BINS, [1.0] + [0.0] * (BINS - 1)]), np.array([0.0, 30.0]))
     both = known.joined_with(seen)

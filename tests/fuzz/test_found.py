@@ -123,7 +123,7 @@ def test_collectives_that_took_no_time_are_analysed():
     by_name()["analyze"].read(json.dumps({"distributedInfo": of, "traceEvents": events}).encode())
 
 
-def test_a_sweep_without_an_answer_says_so_beside_its_table(capsys):
+def test_a_sweep_without_an_answer_says_so_next_to_its_table(capsys):
     assert main(["sweep", "kernel", "gemm", "m=1", "n=1", "k=1", "--on", "nothing"]) == 1
     assert "1 of 1 cells have no answer" in capsys.readouterr().err
 

@@ -66,7 +66,7 @@ def test_less_than_one_rank_is_refused(num_ranks):
     assert caught.value.hint == "Use 1 to 8."
 
 
-def test_half_a_node_beside_whole_ones_is_refused():
+def test_half_a_node_next_to_whole_ones_is_refused():
     message = "12 ranks do not fill whole groups of 8 on mi300x-8x16"
     with pytest.raises(UsageError, match=message) as caught:
         MACHINE.resized(12)

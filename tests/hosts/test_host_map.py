@@ -25,17 +25,17 @@ names = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12)
 
 
 @given(names)
-def test_every_rank_stands_on_one_host_at_one_place(standing):
-    hosts = HostMap.from_identities(standing)
-    assert [hosts.names[host] for host in hosts.of] == standing
-    for rank in range(len(standing)):
+def test_every_rank_stands_on_one_host_at_one_place(names):
+    hosts = HostMap.from_identities(names)
+    assert [hosts.names[host] for host in hosts.of] == names
+    for rank in range(len(names)):
         assert hosts.ranks[hosts.of[rank]][hosts.local_rank(rank)] == rank
-    assert sorted(rank for ranks in hosts.ranks for rank in ranks) == list(range(len(standing)))
+    assert sorted(rank for ranks in hosts.ranks for rank in ranks) == list(range(len(names)))
 
 
 @given(names)
-def test_runs_hold_the_ranks_of_a_host_in_their_order(standing):
-    hosts = HostMap.from_identities(standing)
+def test_runs_hold_the_ranks_of_a_host_in_their_order(names):
+    hosts = HostMap.from_identities(names)
     for host in range(hosts.num):
         found = runs(hosts.ranks[host])
         assert [r for first, last in found for r in range(first, last)] == list(hosts.ranks[host])
@@ -43,9 +43,9 @@ def test_runs_hold_the_ranks_of_a_host_in_their_order(standing):
 
 
 @given(names, st.data())
-def test_a_root_speaks_for_its_host_and_first_ranks_for_the_others(standing, data):
-    hosts = HostMap.from_identities(standing)
-    root = data.draw(st.integers(0, len(standing) - 1))
+def test_a_root_speaks_for_its_host_and_first_ranks_for_the_others(names, data):
+    hosts = HostMap.from_identities(names)
+    root = data.draw(st.integers(0, len(names) - 1))
     for host in range(hosts.num):
         expected = root if hosts.of[root] == host else min(hosts.ranks[host])
         assert hosts.leader(host, root) == expected

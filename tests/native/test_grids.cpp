@@ -57,7 +57,7 @@ void test_who_comes_second_waits_for_its_share_or_for_the_last_wave() {
   CHECK(close(grid.admission(9.5, 5, 0.0, 1), 9.5));  // and then at once
 }
 
-void test_slots_beside_the_tiles_admit_at_once() {
+void test_slots_next_to_the_tiles_admit_at_once() {
   const Progress grid(15, 10);
   CHECK(close(grid.admission(0, 5, 0.0, 2), 0));
   CHECK(close(grid.admission(0, 6, 0.0, 2), 1));
@@ -72,5 +72,5 @@ int main() {
   test_idle_units_can_be_lost_and_come_back_unnoticed();
   test_no_units_mean_never();
   test_who_comes_second_waits_for_its_share_or_for_the_last_wave();
-  test_slots_beside_the_tiles_admit_at_once();
+  test_slots_next_to_the_tiles_admit_at_once();
 }

@@ -132,8 +132,8 @@ def backward(draw):
     for number in range(draw(st.integers(1, 10))):
         after = draw(st.lists(st.integers(0, number - 1), max_size=2)) if number else []
         if draw(st.booleans()):
-            makers = [each for each in after if ops[each].kind == "kernel"]
-            ops.append(bucket(draw(st.integers(1, 99)), *makers))
+            producers = [each for each in after if ops[each].kind == "kernel"]
+            ops.append(bucket(draw(st.integers(1, 99)), *producers))
         else:
             ops.append(kernel(f"k{number}", 1, *after))
     return step_of(*ops)

@@ -74,14 +74,14 @@ def test_uneven_exchanges_are_pairs_by_what_the_busiest_rank_moves():
 # What overlaps it.
 
 
-def test_hidden_is_the_share_of_its_time_that_kernels_run_beside_on_the_average_of_all():
+def test_hidden_is_the_share_of_its_time_that_kernels_run_next_to_on_the_average_of_all():
     ops = (moves(4), kernel("a", 1), kernel("wait", 1, 0), moves(4, 2), kernel("b", 3))
     assert group(*ops).hidden == pytest.approx((1 / 4 + 3 / 4) / 2, rel=0.13)  # they slow down
     assert group(moves(4)).hidden == 0
     assert group(moves(4, stream="compute"), kernel("a", 1), kernel("b", 3)).hidden == 0
 
 
-def test_beside_names_the_kernel_that_runs_there_longest_in_all():
+def test_next_to_names_the_kernel_that_runs_there_longest_in_all():
     ops = (moves(9), kernel("a", 2), kernel("b", 3), kernel("a", 2))
     assert group(*ops).overlapped == "a"
     assert group(moves(9)).overlapped == ""

@@ -58,12 +58,12 @@ def test_other_ops_have_no_lookups(number):
     assert TableLookups.around(captured(), number) is None
 
 
-def test_an_exchange_without_tables_beside_it_has_none():
+def test_an_exchange_without_tables_next_to_it_has_none():
     relu = kernel("aten.relu", "elementwise")
     assert TableLookups.around((relu, EXCHANGE, relu), 1) is None
 
 
-def test_tables_that_something_else_stands_between_are_not_beside_it():
+def test_tables_that_something_else_stands_between_are_not_next_to_it():
     bag, relu = kernel("bag", "embedding", *SHAPE), kernel("aten.relu", "elementwise")
     assert TableLookups.around((bag, relu, kernel("aten.cat", "concat"), EXCHANGE), 3) is None
 

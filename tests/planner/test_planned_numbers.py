@@ -155,7 +155,7 @@ def test_buckets_that_gain_less_than_half_a_percent_stay():
     assert {each.strategy.bucket for each in told} == {2048 * MIB}
 
 
-def test_other_collectives_keep_their_numbers_beside_larger_buckets():
+def test_other_collectives_keep_their_numbers_next_to_larger_buckets():
     what = Collective("all_reduce", 64 << 10, "fp32")
     ops = [moves(None, what=what, phase="backward") for _ in range(16)]
     gather = moves(None, what=Collective("all_gather", 64 << 10, "fp32"), phase="backward")
@@ -187,7 +187,7 @@ def test_ops_have_the_numbers_of_the_workload_where_more_is_priced():
     assert [each.ops for each in found.choices] == [(1, 3)]
 
 
-def test_a_codec_needs_room_beside_what_it_encodes():
+def test_a_codec_needs_room_next_to_what_it_encodes():
     step = replace(chain(64 * MIB), memory=Memory(weights=MIB))
     limits = Limits(error=0.1, codecs=("int8",), memory=65 * MIB, hypothetical=True)
     found = plan(step, SLOW, limits=limits, host=NO_HOST)

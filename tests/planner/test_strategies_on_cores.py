@@ -134,7 +134,7 @@ def test_lookups_that_were_not_measured_are_not_priced_but_their_exchange_is():
     unknown = group_of(what=EXCHANGE, looks_up=True)
     found = fused(CORES, unknown)
     assert found.strategy.settings == {"backend": "weft", "fused": "embedding_all_to_all"}
-    # Bags are summed where they are wanted: all that is left is a meeting.
+    # Bags are summed where they are wanted: all that is left is a rendezvous.
     assert found.alone.seconds == pytest.approx(1e-5 + 32e-9, rel=1e-3)
     assert (found.exclusive, found.replaced) == (False, ())
     nobody = replace(CORES, libraries=())
@@ -144,7 +144,7 @@ def test_lookups_that_were_not_measured_are_not_priced_but_their_exchange_is():
     assert fused(CORES, some).alone.seconds == pytest.approx(1e-5 + 32e-9, rel=1e-3)
 
 
-def test_a_fused_lookup_takes_what_the_slowest_rank_looks_up_and_a_meeting():
+def test_a_fused_lookup_takes_what_the_slowest_rank_looks_up_and_a_rendezvous():
     found = (lookups(1, 2, replaced=(3, 4)), lookups(8, replaced=(5,)))
     pair = replace(group_of(6, 7, what=EXCHANGE, lookups=found), members=((0, 6), (1, 7)))
     way = fused(pair=pair)

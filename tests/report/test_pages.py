@@ -196,7 +196,7 @@ def test_bars_of_nothing_are_empty():
 
 def test_a_chart_is_drawn_for_wide_and_for_narrow_windows():
     chart = Chart(
-        "t", Axis("x", [1, 2]), Axis("y", [1, 2]), [Series("s", [1], [2], "dots", said=["<"])]
+        "t", Axis("x", [1, 2]), Axis("y", [1, 2]), [Series("s", [1], [2], "dots", labels=["<"])]
     )
     read = Read(chart.figure())
     assert [each["class"] for each in read.all("figure")] == ["chart wide", "chart narrow"]

@@ -54,11 +54,11 @@ def test_a_terminal_gets_colours_and_wrapped_lines():
     )  # fmt: skip
 
 
-def test_a_narrow_window_omits_spare_columns_and_wraps_text():
+def test_a_narrow_window_omits_optional_columns_and_wraps_text():
     columns = [
         Column("name", "name", right=False),
         Column("seconds", "time", "{:.1f} s".format),
-        Column("bytes", "bytes moved", spare=True),
+        Column("bytes", "bytes moved", optional=True),
         Column("why", "why", right=False),
     ]
     row = {

@@ -29,8 +29,8 @@ def sources(dtype):
         return [rng.integers(info.min, info.max, COUNT, dtype, endpoint=True) for _ in range(3)]
     arrays = [rng.normal(size=COUNT) * 10.0 ** rng.integers(-6, 6, COUNT) for _ in range(3)]
     special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 65504, 6e-8, 1e-5]
-    for place, value in enumerate(special * 3):
-        arrays[place % 3][place] = value
+    for index, value in enumerate(special * 3):
+        arrays[index % 3][index] = value
     with np.errstate(over="ignore"):
         return [array.astype(dtype) for array in arrays]
 

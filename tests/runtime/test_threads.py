@@ -247,7 +247,7 @@ def test_a_million_operations_of_two_threads_of_each_rank():
     assert spawn(reduce_and_send, 2, 170_000, timeout=300) == [[0, 0], [0, 0]]
 
 
-def messages_beside_collectives(world, count):
+def messages_next_to_collectives(world, count):
     """One thread makes the collectives of a world, others send and receive in it."""
     wrong = [0, 0]
 
@@ -269,8 +269,8 @@ def messages_beside_collectives(world, count):
     return sum(wrong)
 
 
-def test_messages_go_beside_the_collectives_of_their_world():
-    assert spawn(messages_beside_collectives, 2, 400, timeout=60) == [0, 0]
+def test_messages_go_next_to_the_collectives_of_their_world():
+    assert spawn(messages_next_to_collectives, 2, 400, timeout=60) == [0, 0]
 
 
 CALLS = {

@@ -344,7 +344,7 @@ def test_a_rank_that_left_has_not_died(later):
 
 def close_meanwhile(world, tmp_path):
     x, found = np.ones(4, np.float32), []
-    for _ in range(2):  # the second time the desk serves it
+    for _ in range(2):  # the second time the dispatch cache serves it
         world.all_reduce(x)
     if world.rank == 1:
         while not (tmp_path / "closed").exists():
@@ -402,11 +402,11 @@ def no_room_on_one(world, what):
 
 @pytest.mark.parametrize("what", ["an array", "an exchange"])
 def test_a_rank_without_room_says_so_on_all_of_them(what):
-    for kind, text, _, seconds, lent in spawn(no_room_on_one, 2, what, timeout=30):
+    for kind, text, _, seconds, allocated in spawn(no_room_on_one, 2, what, timeout=30):
         assert kind == "RunError"
         assert "no space" in text
         assert seconds < 20
-        assert lent == 0
+        assert allocated == 0
 
 
 def test_a_world_that_is_not_there_cannot_be_entered():

@@ -1,4 +1,4 @@
-"""Lets weft load a native core that was built elsewhere: the one in the folder WEFT_SANITIZED.
+"""Load a native core that was built elsewhere: the one in the folder WEFT_SANITIZED.
 
 On PYTHONPATH it holds for Python and all ranks that it starts, and nothing installed changes.
 """

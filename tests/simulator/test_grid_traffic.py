@@ -27,7 +27,7 @@ from weft.simulator.grids import traffic_weights
 
 MS = 1e-3
 # Caches that hold everything, transfers that feel no load.
-CALM = Kernels(
+STEADY = Kernels(
     local_bytes=64 << 10,
     register_bytes=512 << 10,
     l2_rate=1e15,
@@ -36,7 +36,7 @@ CALM = Kernels(
     load_latency=0.0,
     staging=0.0,
 )
-DEV = replace(without_costs(), memory_rate=1e15, l2_bytes=1 << 40, kernels=CALM)
+DEV = replace(without_costs(), memory_rate=1e15, l2_bytes=1 << 40, kernels=STEADY)
 SHAPE = (25600, 2560, 1024)  # 1000 tiles of 256 x 256: ten waves on a hundred units
 GRID = gemm_grid(SHAPE, "fp32", DEV, "gemm-stealing")
 SECONDS = GRID.seconds(100)
@@ -53,8 +53,8 @@ def gemm(shape=SHAPE, family="gemm-stealing"):
 
 def device(**changed):
     """The calm device with other rates, or other kernels."""
-    names = {name for name in changed if hasattr(CALM, name)}
-    kernels = replace(CALM, **{name: changed.pop(name) for name in names})
+    names = {name for name in changed if hasattr(STEADY, name)}
+    kernels = replace(STEADY, **{name: changed.pop(name) for name in names})
     return replace(DEV, kernels=kernels, **changed)
 
 
@@ -131,13 +131,13 @@ def test_two_ranks_have_grids_and_memories_of_their_own():
 def test_a_gemm_weighs_as_many_transfers_as_would_fill_what_it_asks_for(
     size, units, overcommit, weight
 ):
-    asked = replace(DEVICE, kernels=replace(CALM, overcommit=overcommit))
+    asked = replace(DEVICE, kernels=replace(STEADY, overcommit=overcommit))
     assert byte_weight(machine(size, device=asked), units) == close(weight)
 
 
 def test_only_the_innermost_level_says_what_a_transfer_has_in_flight():
     levels = (Level("switch", 2, 10 * GB), Level("switch", 8, 1 * GB))
-    asked = replace(DEVICE, kernels=replace(CALM, overcommit=1.0))
+    asked = replace(DEVICE, kernels=replace(STEADY, overcommit=1.0))
     assert byte_weight(Platform("two", device=asked, levels=levels), 100) == close(10.0)
 
 

@@ -31,8 +31,8 @@ def reference(sizes, *, in_order):
     n = len(sizes)
     sends: dict[tuple[int, int], Send] = {}
     for src in range(n):
-        for place, dst in enumerate(peers(n, src)):
-            after = len(sends) - 1 if in_order and place else None
+        for index, dst in enumerate(peers(n, src)):
+            after = len(sends) - 1 if in_order and index else None
             sends[src, dst] = Send(Flow({src: 1.0, n + dst: 1.0}), sizes[src][dst], after)
     ends = finish_times(list(sends.values()), [RATE] * (2 * n))
     return dict(zip(sends, ends, strict=True))

@@ -93,7 +93,7 @@ def _say(found: dict[str, Any]) -> None:
     print(json.dumps(found), flush=True)  # noqa: T201
 
 
-def beside_a_busy_core(work: Callable[[], int]) -> int:
+def next_to_a_busy_core(work: Callable[[], int]) -> int:
     """Keep one process computing while ``work`` goes on in another, which has no children yet."""
     parent = os.getpid()
     busy = os.fork()
@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--no-row", action="store_true", help="do not append to the results")
     asked = parser.parse_args()
-    return beside_a_busy_core(lambda: soak(asked.minutes, keep=not asked.no_row))
+    return next_to_a_busy_core(lambda: soak(asked.minutes, keep=not asked.no_row))
 
 
 if __name__ == "__main__":

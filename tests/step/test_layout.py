@@ -163,7 +163,7 @@ def test_a_missing_collective_is_named():
         seconds_of(StepGraph("odd", 2, steps))
 
 
-def test_collectives_of_different_kinds_are_no_meeting():
+def test_collectives_of_different_kinds_are_no_rendezvous():
     gather = Op("gather", "collective", collective=Collective("all_gather", 8))
     with pytest.raises(WorkloadError, match="all_gather and all_reduce"):
         seconds_of(

@@ -106,7 +106,7 @@ def test_a_launch_with_a_kernel_in_it_is_only_what_it_holds():
     assert timeline.exposed.tolist() == [2]
 
 
-def test_exposed_is_communication_beside_no_computation():
+def test_exposed_is_communication_next_to_no_computation():
     timeline = overlapping()
     assert timeline.communication.tolist() == [4]
     assert timeline.exposed.tolist() == [3]

@@ -198,7 +198,7 @@ def turned_tensors_are_written_out() -> None:
     z = [torch.complex(values(2 * size, rank=r), values(2 * size, rank=r) + 1) for r in range(size)]
     out, want = torch.zeros(2, dtype=torch.complex64), total(z).conj().chunk(size)[rank]
     x = [torch._neg_view(each.real.contiguous()) for each in z]
-    for _ in range(2):  # the second time the desk knows the call
+    for _ in range(2):  # the second time the dispatch cache knows the call
         dist.reduce_scatter_tensor(out, z[rank].conj().clone())
         assert torch.equal(out, want)
         dist.reduce_scatter_tensor(out, z[rank].conj())
@@ -369,15 +369,15 @@ def run_checks(names: list[str]) -> dict[str, str]:
 
 @check
 def calls_made_again_are_right_in_any_layout() -> None:
-    """A call that the desk knows must not be mistaken for one of other memory."""
+    """A call that the dispatch cache knows must not be mistaken for one of other memory."""
     size, rank = dist.get_world_size(), dist.get_rank()
     # By the tensors' own table, and by their attributes.
-    desk_ways = [
+    fast_path_readers = [
         fast_path.TENSOR_READER,
         None,
     ]
-    assert desk_ways[0] is not None
-    for way in desk_ways:
+    assert fast_path_readers[0] is not None
+    for way in fast_path_readers:
         fast_path.TENSOR_READER = way
         for dtype in ("float32", "bfloat16", "int64", "bool", "float8_e5m2"):
             given = [each.view(size, 6) for each in everyone(6 * size, dtype=dtype)]
@@ -393,4 +393,4 @@ def calls_made_again_are_right_in_any_layout() -> None:
             except UsageError:
                 continue
             raise AssertionError("rows that the ranks cannot share")
-    fast_path.TENSOR_READER = desk_ways[0]
+    fast_path.TENSOR_READER = fast_path_readers[0]

@@ -87,11 +87,11 @@ def test_what_a_file_lacks_is_said(tmp_path, events, note):
 def test_steps_are_found_where_none_are_marked(tmp_path):
     events = []
     for step in range(6):
-        for place in range(10):
-            at = 1000 * step + 20 * place
+        for index in range(10):
+            at = 1000 * step + 20 * index
             events += [
-                launch(at - 15, 10 * step + place),
-                kernel(at, 15, f"k{place % 7}", 7, 10 * step + place),
+                launch(at - 15, 10 * step + index),
+                kernel(at, 15, f"k{index % 7}", 7, 10 * step + index),
             ]
     rank = analyze(written(tmp_path / "a.json", events)).ranks[0]
     assert rank.steps_found

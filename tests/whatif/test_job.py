@@ -93,7 +93,7 @@ def test_a_job_is_answered_as_a_whole(tmp_path):
     assert any("2 ranks joined by 2 collectives" in note for note in answer.notes)
 
 
-def test_another_machine_is_answered_beside_the_straggler(tmp_path):
+def test_another_machine_is_answered_next_to_the_straggler(tmp_path):
     found = traces(tmp_path, [(50.0, 10.0), (500.0, 10.0)])
     answer = what_if_job(found, ["no-straggler"], on=platform("h100-8"))
     assert [outcome.name for outcome in answer.outcomes] == ["no-straggler", "on h100-8"]

@@ -69,17 +69,17 @@ class Pricer:
         """Return every strategy that applies, with every mask; what asks for less stands first."""
         found = []
         for strategy in STRATEGIES:
-            plain = Strategy(strategy)
+            unmasked = Strategy(strategy)
             try:
-                check_choice(plain, scenario.collective, self.platform)
+                check_choice(unmasked, scenario.collective, self.platform)
             except UsageError:
                 continue
-            found += self._masked(plain)
+            found += self._masked(unmasked)
         return found
 
-    def _masked(self, plain: Strategy) -> list[Strategy]:
-        sizes = masks(self.device) if plain.kind.masks else ()
-        return [replace(plain, units=units) for units in sizes] or [plain]
+    def _masked(self, unmasked: Strategy) -> list[Strategy]:
+        sizes = masks(self.device) if unmasked.kind.masks else ()
+        return [replace(unmasked, units=units) for units in sizes] or [unmasked]
 
     def best(self, scenario: Scenario, choices: Sequence[Strategy] | None = None) -> Strategy:
         """Return the fastest of some choices, by default of all; of equals the first."""

@@ -145,11 +145,11 @@ Step = tuple[str, Callable[[], None]]
 
 def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> Platform:
     """Measure this machine, all of it; ``shown`` hands the steps on as they come."""
-    plain: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     found, watch = TorchFound(), NoiseMonitor()
 
     def put(name: str, act: Callable[[World], Measured]) -> None:
-        plain[name] = machine_calibration.measure_step(act)
+        measured[name] = machine_calibration.measure_step(act)
 
     steps: list[Step] = [(name, partial(put, name, act)) for name, act in machine_calibration.STEPS]
     steps += [(name, partial(measure, found)) for name, measure in STEPS]
@@ -157,7 +157,7 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
         for _, act in shown(steps):
             act()
             watch.look()
-    platform = machine_calibration.calibrated(plain)
+    platform = machine_calibration.calibrated(measured)
     platform = found.put_into(platform, platform.description)
     return replace(platform, noise=watch.found(), codecs=codec_rates())
 
@@ -176,8 +176,8 @@ def _op_model(family: str, rows: list[tuple[Sample, float]], threads: int) -> Op
     """Fit to all; the error is that of fits to two thirds on the other third, in turn."""
     ratios: list[float] = []
     for turn in range(3):
-        kept = [row for place, row in enumerate(rows) if place % 3 != turn]
-        left = [row for place, row in enumerate(rows) if place % 3 == turn]
+        kept = [row for index, row in enumerate(rows) if index % 3 != turn]
+        left = [row for index, row in enumerate(rows) if index % 3 == turn]
         model = _fit(family, kept, threads)
         ratios += [seconds / _priced(model, sample) for sample, seconds in left]
     low, high = np.quantile(ratios, [(1 - _WIDE) / 2, (1 + _WIDE) / 2])

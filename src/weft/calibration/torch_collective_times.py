@@ -126,9 +126,9 @@ class _Held(nn.Module):
 
 def _wrapped() -> Iterator[tuple[tuple[int, int], list[float]]]:
     for count, nbytes in WRAPPED:
-        plain = _step(_Held(count, nbytes), nbytes)
+        unwrapped = _step(_Held(count, nbytes), nbytes)
         wrapped = _step(DistributedDataParallel(_Held(count, nbytes)), nbytes)
-        yield (count, nbytes), _differences(wrapped, plain)
+        yield (count, nbytes), _differences(wrapped, unwrapped)
 
 
 def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:

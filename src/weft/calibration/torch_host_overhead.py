@@ -4,7 +4,7 @@ A reference model is trained on two ranks at once, phase by phase. What a phase 
 ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
 It may be less than nothing: an op that Python calls costs more than one that autograd calls.
 
-Phases and ops take turns, and each turn has its own overhead, because the difference of two times
+Phases and ops take rounds, and each turn has its own overhead, because the difference of two times
 of other moments is mostly the difference of these: from -21 to 33 us an op of the forward pass in
 five calibrations, in turn from -3 to 11 us in ten.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from weft.runtime.world import World
 
 PHASES = ("forward", "backward", "optimizer")
-_WARMUPS, _TURNS = 1, 10
+_WARMUPS, _ROUNDS = 1, 10
 _TIMEOUT = 60.0
 
 Taken = dict[str, float]  # seconds by phase
@@ -45,7 +45,7 @@ Taken = dict[str, float]  # seconds by phase
 def time_host() -> TorchHost:
     """Measure the overheads of one op in each phase."""
     host = HostOverhead()
-    return host.typical(host.turns(_TURNS))
+    return host.typical(host.rounds(_ROUNDS))
 
 
 class HostOverhead:
@@ -56,23 +56,23 @@ class HostOverhead:
         self._step = captured_step(_whole_step, 1, name="reference")
         self._calls = self._step.unique
 
-    def turns(self, count: int) -> list[dict[str, float]]:
-        """Measure some turns: overheads of an op by phase."""
+    def rounds(self, count: int) -> list[dict[str, float]]:
+        """Measure some rounds: overheads of an op by phase."""
         with steady_memory():
             ranks = spawn(_timed_turns, RANKS, self._calls, count, timeout=_TIMEOUT)
-        return [self._gaps(turns) for turns in zip(*ranks, strict=True)]
+        return [self._gaps(rounds) for rounds in zip(*ranks, strict=True)]
 
-    def typical(self, turns: Sequence[Mapping[str, float]]) -> TorchHost:
-        """Return the median of turns."""
+    def typical(self, rounds: Sequence[Mapping[str, float]]) -> TorchHost:
+        """Return the median of rounds."""
         forward, backward, optimizer = (
-            float(f"{median(each[phase] for each in turns):.4g}") for phase in PHASES
+            float(f"{median(each[phase] for each in rounds):.4g}") for phase in PHASES
         )
         return TorchHost(forward, backward, optimizer, cached=self._room, version=torch.__version__)
 
-    def _gaps(self, turns: Sequence[_Turn]) -> dict[str, float]:
+    def _gaps(self, rounds: Sequence[_Round]) -> dict[str, float]:
         """Return the overheads of a turn by the mean of both ranks, which do not wait."""
-        taken = {key: fmean(turn.phases[key] for turn in turns) for key in turns[0].phases}
-        every = typical([[[op] for op in turn.ops] for turn in turns])
+        taken = {key: fmean(turn.phases[key] for turn in rounds) for key in rounds[0].phases}
+        every = typical([[[op] for op in turn.ops] for turn in rounds])
         times = dict(zip(self._calls, every, strict=True))
         summed: Taken = defaultdict(float)
         count: Counter[str] = Counter()
@@ -93,25 +93,25 @@ def _whole_step() -> Callable[[], Any]:
     return lambda: [act() for act in phases.values()]
 
 
-class _Turn(NamedTuple):
+class _Round(NamedTuple):
     """Seconds of the phases, and those of their ops right after them."""
 
     phases: Taken
     ops: list[Repetition]
 
 
-def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Turn]:
+def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Round]:
     pin(world)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     step = reference_step()
     ops = [OpSequence(world, group) for group in groups(calls)]
-    turns = []
+    rounds = []
     for _ in range(_WARMUPS + count):
         _timed_phases(world, step)  # in a loop of training every step follows another one
         phases = _timed_phases(world, step)
-        turns.append(_Turn(phases, [one for some in ops for one in some.repeated(1)[0]]))
-    return turns[_WARMUPS:]
+        rounds.append(_Round(phases, [one for some in ops for one in some.repeated(1)[0]]))
+    return rounds[_WARMUPS:]
 
 
 def _timed_phases(world: World, step: Phases) -> Taken:

@@ -155,7 +155,7 @@ class OpCallRecorder:
         like = partial(self._like, hint)
         call = OpCall(
             name,
-            tuple(_turned(value, like, place) for place, value in enumerate(args)),
+            tuple(_turned(value, like, index) for index, value in enumerate(args)),
             tuple((key, _turned(value, like, -1)) for key, value in kwargs.items()),
         )
         if func.namespace.startswith("c10d"):  # groups are no values, and nobody calls it again

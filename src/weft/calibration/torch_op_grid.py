@@ -32,7 +32,7 @@ def samples() -> list[Sample]:
     return [*_products(dice), *_batched(dice), *_attention(dice), *_rows(dice), *_moved(dice)]
 
 
-def _plain(*shape: int) -> TensorSpec:
+def _contiguous(*shape: int) -> TensorSpec:
     stride, strides = 1, []
     for size in reversed(shape):
         strides.append(stride)
@@ -56,9 +56,9 @@ def _products(dice: random.Random) -> Iterator[Sample]:
         if 2.0 * m * n * k > _MOST_FLOPS:
             continue
         calls = (
-            OpCall("aten::addmm", (_plain(n), _plain(m, k), _flipped(k, n))),
-            OpCall("aten::mm", (_plain(m, k), _plain(k, n))),
-            OpCall("aten::mm", (_flipped(m, k), _plain(k, n))),
+            OpCall("aten::addmm", (_contiguous(n), _contiguous(m, k), _flipped(k, n))),
+            OpCall("aten::mm", (_contiguous(m, k), _contiguous(k, n))),
+            OpCall("aten::mm", (_flipped(m, k), _contiguous(k, n))),
         )
         yield Sample("gemm", {"m": m, "n": n, "k": k, "batch": 1}, calls[made % 3])
         made += 1
@@ -68,7 +68,8 @@ def _batched(dice: random.Random) -> Iterator[Sample]:
     for _ in range(_SHAPES["bmm"]):
         batch, n, k = (_between(dice, *each) for each in ((6, 10), (2.5, 5), (4, 7)))
         call = OpCall(
-            "aten::bmm", (_plain(batch, n, k), TensorSpec((batch, k, n), (n * k, 1, k), "float32"))
+            "aten::bmm",
+            (_contiguous(batch, n, k), TensorSpec((batch, k, n), (n * k, 1, k), "float32")),
         )
         yield Sample("bmm", {"batch": batch, "m": n, "n": n, "k": k}, call)
 
@@ -85,7 +86,7 @@ def _attention(dice: random.Random) -> Iterator[Sample]:
         )
         name = "aten::_scaled_dot_product_flash_attention_for_cpu"
         yield Sample("attention", columns, OpCall(name, (*qkv, 0.0, causal)))
-        sums = _plain(batch, heads, seq)
+        sums = _contiguous(batch, heads, seq)
         given = (qkv[0], *qkv, qkv[0], sums, 0.0, causal)
         yield Sample("attention-backward", columns, OpCall(f"{name}_backward", given))
 
@@ -96,14 +97,14 @@ _SIDES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
 def _rows(dice: random.Random) -> Iterator[Sample]:
     for _ in range(_SHAPES["rows"]):
         rows, wide, narrow = (_between(dice, *each) for each in ((6, 10), (10, 13), (6, 9.5)))
-        scores, x = _plain(rows, wide), _plain(rows, narrow)
+        scores, x = _contiguous(rows, wide), _contiguous(rows, narrow)
         at = {"rows": float(rows), "width": float(wide)}
         yield Sample("softmax", at, OpCall("aten::_log_softmax", (scores, 1, False)))
         name = "aten::_log_softmax_backward_data"
         kind = OpCall(name, (scores, scores, 1, torch.float32))
         yield Sample("softmax-backward", at, kind)
         at = {"rows": float(rows), "width": float(narrow)}
-        weight, mean = _plain(narrow), _plain(rows, 1)
+        weight, mean = _contiguous(narrow), _contiguous(rows, 1)
         given: tuple[Any, ...] = (x, (narrow,), weight, weight, 1e-5)
         yield Sample("norm", at, OpCall("aten::native_layer_norm", given))
         given = (x, x, (narrow,), mean, mean, weight, weight, (True, True, True))
@@ -113,7 +114,7 @@ def _rows(dice: random.Random) -> Iterator[Sample]:
 def _moved(dice: random.Random) -> Iterator[Sample]:
     for _ in range(_SHAPES["moved"]):
         rows, width = _between(dice, 5, 10.5), _between(dice, 5, 10.5)
-        x, nbytes = _plain(rows, width), 4 * rows * width
+        x, nbytes = _contiguous(rows, width), 4 * rows * width
         elementwise = (
             (2, OpCall("aten::gelu", (x,))),
             (2, OpCall("aten::relu", (x,))),

@@ -50,11 +50,11 @@ class CapturedStep:
         """
         host = here.torch or TorchHost()
         steps = []
-        for place, step in enumerate(self.graph.steps):
+        for index, step in enumerate(self.graph.steps):
             called = self.calls[step.ranks[0]]
             ops = [
                 _hosted(op, called[number], host)
-                for number, op in enumerate(self.priced(times, host.cached, place, side=side))
+                for number, op in enumerate(self.priced(times, host.cached, index, side=side))
             ]
             steps.append(replace(step, ops=_wrapped(ops, host.ddp.get(library, Ddp()))))
         return replace(self.graph, steps=tuple(steps))

@@ -23,7 +23,7 @@ _KEY = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items()) + (
     " (communication only where exposed)"
 )
 _BAR, _NARROW = 32, 12  # characters of a bar, and of one in a narrow window
-_BESIDE = 78  # characters of the other columns
+_OTHER_COLUMNS = 78  # characters of the other columns
 
 
 def print_analysis(analysis: Analysis) -> None:
@@ -163,10 +163,10 @@ def _rank_columns(first: str, *more: Column) -> list[Column]:
         *more,
         Column("step", "step", format_time),
         Column("compute", "compute", format_time),
-        Column("communication", "comm", format_time, spare=True),
+        Column("communication", "comm", format_time, optional=True),
         Column("exposed", "exposed", format_time),
         Column("waiting", "waiting", format_time),
-        Column("moving", "moving", format_time, spare=True),
+        Column("moving", "moving", format_time, optional=True),
         Column("idle", "idle", format_time),
         Column("bar", "where it goes", right=False),
     ]
@@ -191,17 +191,17 @@ def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
         "waiting": split.waiting,
         "moving": split.moving,
         "idle": idle,
-        "bar": _stacked(parts, longest, room=page().width - _BESIDE),
+        "bar": _stacked(parts, longest, width_left=page().width - _OTHER_COLUMNS),
     }
 
 
-def _stacked(parts: dict[str, float], whole: float, *, room: int = _BAR) -> str:
+def _stacked(parts: dict[str, float], whole: float, *, width_left: int = _BAR) -> str:
     """Draw a stacked bar; boundaries are rounded, so that the parts add up.
 
     >>> _stacked({"compute": 1.0, "waiting": 2.0, "idle": 1.0}, 4.0, room=12)
     '███▒▒▒▒▒▒···'
     """
-    out, reached, width = "", 0.0, max(_NARROW, min(_BAR, room))
+    out, reached, width = "", 0.0, max(_NARROW, min(_BAR, width_left))
     for what, seconds in parts.items():
         reached += seconds
         out += _SHADES[what] * (round(width * min(reached / max(whole, 1e-12), 1.0)) - len(out))
@@ -227,7 +227,7 @@ def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
     names = ("wall", "period", "busy", "compute", "communication", "exposed", "waiting")
     columns = [Column("name", "step", right=False, style="bold")]
     spared = ("wall", "compute", "communication")
-    columns += [Column(name, name, format_time, spare=name in spared) for name in names]
+    columns += [Column(name, name, format_time, optional=name in spared) for name in names]
     more = len(rank.steps) - len(rows)
     title = f"Steps{f' of rank {rank.rank}' if several else ''}"
     title += ": wall on the host, period on the GPU; the rest of what each launched"
@@ -253,15 +253,15 @@ def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
     columns = [
         Column("kind", "collective", right=False, style="bold"),
         Column("nbytes", "size", format_size),
-        Column("dtype", "dtype", right=False, spare=True),
+        Column("dtype", "dtype", right=False, optional=True),
         Column("ranks", "ranks"),
         Column("count", "times"),
-        Column("seconds", "time", format_time, spare=True),
+        Column("seconds", "time", format_time, optional=True),
         Column("exposed", "exposed", format_time),
         Column("waiting", "waiting", format_time),
         Column("moving", "moving", format_time),
-        Column("busbw", "bus bandwidth", format_rate, spare=True),
-        Column("link", "predicted", format_rate, spare=True),
+        Column("busbw", "bus bandwidth", format_rate, optional=True),
+        Column("link", "predicted", format_rate, optional=True),
     ]
     where = f" of rank {rank.rank}" if several else ""
     print()

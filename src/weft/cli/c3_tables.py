@@ -50,7 +50,7 @@ def _print_pair(platform: Platform, rows: Rows, missing: str) -> None:
         Column("gemm_slowdown", "GEMM", "{:.2f}x".format),
         Column("speedup", "speedup", "{:.2f}x".format),
         Column("percent_of_ideal", "of ideal", format_percent),
-        Column("bar", "", right=False, style="cyan", spare=True),
+        Column("bar", "", right=False, style="cyan", optional=True),
         Column("why", "a runtime should use it because", right=False),
     ]
     print_table(columns, shown)
@@ -66,12 +66,12 @@ def _print_list(platform: Platform, pairs: Sequence[Rows], missing: str) -> None
         means[name] = f"{fmean(found):.1f} %"
     columns = [
         Column("scenario", "scenario", right=False, style="bold"),
-        Column("t_compute", "GEMM", format_time, spare=True),
-        Column("t_comm", "collective", format_time, spare=True),
+        Column("t_compute", "GEMM", format_time, optional=True),
+        Column("t_comm", "collective", format_time, optional=True),
         Column("serial", "serial", format_time),
-        Column("class", "class", right=False, spare=True),
+        Column("class", "class", right=False, optional=True),
         Column("ideal", "ideal", "{:.2f}x".format),
-        *(Column(name, _short(name), spare=True) for name in strategies),
+        *(Column(name, _short(name), optional=True) for name in strategies),
         Column("use", "use", right=False, style="green"),
         Column("why", "because", right=False),
     ]
@@ -109,7 +109,7 @@ def _print_mechanisms(platform: Platform, named: Sequence[str]) -> None:
     columns = [
         Column("without", "without", right=False, style="bold"),
         *(Column(name, _short(name), "{:.1f} %".format) for name in named),
-        Column("best", "best", "{:.2f}x".format, spare=True),
+        Column("best", "best", "{:.2f}x".format, optional=True),
         Column("why", "that is", right=False),
     ]
     print_table(columns, lines, title="Mean percent of ideal with one mechanism switched off")

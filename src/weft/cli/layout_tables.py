@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.planner.layout_search import LayoutChoice, LayoutSearch
 
 _PARTS = ("compute", "exposed", "waiting", "host", "idle")
-_TOLD = 0.1  # of a difference, from which on a part of it is told
+_LEAST_SHARE = 0.1  # of a difference, from which on a part of it is told
 _IMPLIED = ("sp", "count_ends")  # settings that follow from tp and pp
 _OTHER_NAMES = {"interleave": "vp", "micro_batch": "micro"}
 
@@ -48,7 +48,7 @@ def search_layouts(
             f"--search layout: {workloads[0]!r} is no model or configuration",
             "Use a name of weft models, or a configuration file.",
         )
-    search = LayoutSearch(job, machine, frozenset(_settled(given)))
+    search = LayoutSearch(job, machine, frozenset(_fixed_settings(given)))
     found = search.best(cores=len(os.sched_getaffinity(0)))
     peak = peak_flops(job, machine)
     rows = [each.as_row(peak, gpu_hour) for each in found]
@@ -63,7 +63,7 @@ def search_layouts(
     print_written(note, quiet=json)
 
 
-def _settled(given: dict[str, str]) -> list[str]:
+def _fixed_settings(given: dict[str, str]) -> list[str]:
     """Return the searched settings that were given, by their names in a model."""
     names = {"vp": "interleave", "fsdp": "zero"}
     return [names.get(key, key) for key in given]
@@ -125,14 +125,14 @@ def difference(first: "LayoutChoice", second: "LayoutChoice") -> str:
     ours, theirs = first.prediction.breakdown, second.prediction.breakdown
     whole = second.seconds - first.seconds
     parts = {part: theirs[part] - ours[part] for part in _PARTS}
-    told = [
+    causes = [
         f"{format_time(abs(seconds))} {'less' if seconds > 0 else 'more'} {_NAMES[part]}"
         for part, seconds in sorted(parts.items(), key=lambda item: -abs(item[1]))
-        if abs(seconds) > _TOLD * abs(whole)
+        if abs(seconds) > _LEAST_SHARE * abs(whole)
     ]
     share = 100 * (second.seconds / first.seconds - 1)
     faster = f"{abs(share):.1f} % {'faster' if share >= 0 else 'slower'}"
-    return f"{faster}; {', '.join(told)}" if told else faster
+    return f"{faster}; {', '.join(causes)}" if causes else faster
 
 
 def _fits(choice: "LayoutChoice", machine: "Platform") -> bool:

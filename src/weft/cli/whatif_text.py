@@ -27,9 +27,9 @@ def print_answer(answer: Answer) -> None:
         columns = [
             Column("name", "predicted with", right=False, style="bold"),
             Column("step", "step", format_time),
-            Column("range", "from .. to", spare=True),
+            Column("range", "from .. to", optional=True),
             Column("gain", "saves", "{:+.1%}".format),
-            Column("bar", "", right=False, style="cyan", spare=True),
+            Column("bar", "", right=False, style="cyan", optional=True),
             Column("why", "assuming", right=False),
         ]
         print_table(columns, rows)

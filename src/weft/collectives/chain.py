@@ -54,7 +54,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None =
 
     sends, count = in_pieces(nbytes, piece, send)
     forwards, _ = in_pieces(nbytes, piece, forward)
-    line = [(root + place) % num_ranks for place in range(num_ranks)]
+    line = [(root + index) % num_ranks for index in range(num_ranks)]
     parts = (
         (line[:1], (wait(READY), *sends)),
         (line[1:-1], (hello, wait(READY), *forwards)),

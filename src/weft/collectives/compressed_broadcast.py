@@ -177,7 +177,7 @@ def _line(
     slots: tuple[str, ...],
 ) -> Schedule:
     """Build one program for the root, one for the middle ranks, one for the last rank."""
-    line = [(root + place) % num_ranks for place in range(num_ranks)]
+    line = [(root + index) % num_ranks for index in range(num_ranks)]
     parts = zip((line[:1], line[1:-1], line[-1:]), lanes, strict=True)
     programs = tuple(Program(tuple(ranks), (launched(*each),)) for ranks, each in parts if ranks)
     scratch = tuple(Buffer(slot, pieces.count * pieces.slot) for slot in slots)

@@ -137,7 +137,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
         root,
         group,
         from_root=(*lane, signal(peer, SENT)),
-        elsewhere=(signal(root, READY), wait(SENT)),
+        at_others=(signal(root, READY), wait(SENT)),
         buffers=(in_place(nbytes),),
     )
 
@@ -158,7 +158,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
         root,
         chunks.group,
         from_root=(*lane, signal(peer, SENT)),
-        elsewhere=(signal(root, READY), wait(SENT)),
+        at_others=(signal(root, READY), wait(SENT)),
         at_root=(Copy(mine, own("out", 0, mine.nbytes)),),
         buffers=buffers,
     )
@@ -178,7 +178,7 @@ def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
         root,
         chunks.group,
         from_root=(signal(shifted(chunks.group, 1, 1), READY),),
-        elsewhere=(wait(READY), Copy(mine, there), signal(root, SENT)),
+        at_others=(wait(READY), Copy(mine, there), signal(root, SENT)),
         at_root=(Copy(mine, there), wait(SENT, num_ranks - 1)),
         buffers=buffers,
     )
@@ -220,12 +220,12 @@ def _rooted(
     group: Group,
     *,
     from_root: Items,
-    elsewhere: Items,
+    at_others: Items,
     at_root: Items = (),
     buffers: tuple[Buffer, ...],
 ) -> Schedule:
     """Build: the root runs ``from_root`` in one lane per peer, the others ``elsewhere``."""
     others = tuple(r for r in range(group.size) if r != root)
     queue = launched(at_root, Repeat(group.size - 1, from_root))
-    programs = (Program((root,), (queue,)), Program(others, (launched(elsewhere),)))
+    programs = (Program((root,), (queue,)), Program(others, (launched(at_others),)))
     return Schedule(name, group.size, programs, buffers, 2)

@@ -108,8 +108,8 @@ def _swaps(chunks: Chunks) -> list[tuple[range, Queues]]:
 
 
 def _name(feature: str, prelaunch: bool) -> str:  # noqa: FBT001 - one caller above each
-    plain = "dma" if feature == "pcpy" else f"dma-{feature}"
-    return plain + ("+prelaunch" if prelaunch else "")
+    base = "dma" if feature == "pcpy" else f"dma-{feature}"
+    return base + ("+prelaunch" if prelaunch else "")
 
 
 @dataclass(frozen=True, slots=True)

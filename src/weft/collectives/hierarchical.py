@@ -38,19 +38,19 @@ def all_reduce(
 ) -> Schedule:
     """Build: reduce-scatter inside nodes, all-reduce between nodes, all-gather inside nodes."""
     num_nodes = _num_nodes(num_ranks, node_size)
-    inside = Group(node_size)
-    chunks = Chunks(inside, nbytes, ITEM_BYTES[dtype])
+    intra_node = Group(node_size)
+    chunks = Chunks(intra_node, nbytes, ITEM_BYTES[dtype])
     whole = (("data", "data", 0),)
     reduce = direct.reduce_in_place(node_size, nbytes, dtype=dtype, op=op)
     gather = direct.gather_in_place(node_size, nbytes, dtype=dtype)
 
     def program(ranks: range, name: str, size: int) -> Program:
         across = halving_doubling.all_reduce(num_nodes, size, dtype=dtype, op=op)
-        offset, _ = chunks.at(Index(inside))
+        offset, _ = chunks.at(Index(intra_node))
         calls = (
-            Call("reduce inside", reduce, inside, whole),
+            Call("reduce inside", reduce, intra_node, whole),
             Call(name, across, Group(num_nodes, node_size), (("data", "data", offset),)),
-            Call("gather inside", gather, inside, whole),
+            Call("gather inside", gather, intra_node, whole),
         )
         return Program(ranks, (Queue("stream0", calls),))
 
@@ -72,12 +72,12 @@ def broadcast(num_ranks: int, nbytes: int, *, node_size: int, root: int = 0) -> 
     across = tree.binomial_broadcast(num_nodes, nbytes, root=root // node_size)
     fan_out = direct.broadcast(node_size, nbytes, root=leader)
     data = (("data", "data", 0),)
-    between = Call("between", across, Group(num_nodes, node_size), data)
-    inside = Call("inside", fan_out, Group(node_size), data)
+    inter_node = Call("between", across, Group(num_nodes, node_size), data)
+    intra_node = Call("inside", fan_out, Group(node_size), data)
     programs = tuple(
         Program(
             range(local, num_ranks, node_size),
-            (Queue("stream0", (between, inside) if local == leader else (inside,)),),
+            (Queue("stream0", (inter_node, intra_node) if local == leader else (intra_node,)),),
         )
         for local in range(node_size)
     )

@@ -139,9 +139,9 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     pushed = (wait(READY, num_ranks - 1), push) if share else ()
     first = (to_all(group, READY), wait(DONE, num_ranks - 1))
     at_root = launched(first, Repeat(num_ranks - 1, (*pushed, signal(peer, DONE))))
-    elsewhere = (signal(root, READY), wait(READY), pull, signal(root, DONE), wait(DONE))
+    at_others = (signal(root, READY), wait(READY), pull, signal(root, DONE), wait(DONE))
     others = tuple(r for r in range(num_ranks) if r != root)
-    programs = (Program((root,), (at_root,)), Program(others, (launched(elsewhere),)))
+    programs = (Program((root,), (at_root,)), Program(others, (launched(at_others),)))
     return Schedule("pull broadcast", num_ranks, programs, (in_place(nbytes),), 2)
 
 

@@ -88,12 +88,12 @@ def binomial_broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedul
     """Build: in step j the 2^j ranks that have the message send it 2^j positions on."""
     steps = (num_ranks - 1).bit_length()
     programs = []
-    for place in range(num_ranks):
-        first = place.bit_length()  # the first step in which this rank sends
-        children = [(j, place + (1 << j)) for j in range(first, steps)]
+    for index in range(num_ranks):
+        first = index.bit_length()  # the first step in which this rank sends
+        children = [(j, index + (1 << j)) for j in range(first, steps)]
         receive: Items = ()
-        if place:
-            parent = (place - (1 << (first - 1)) + root) % num_ranks
+        if index:
+            parent = (index - (1 << (first - 1)) + root) % num_ranks
             receive = (signal(parent, 1 + first - 1), wait(READY))
         sends = tuple(
             command
@@ -101,7 +101,7 @@ def binomial_broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedul
             if child < num_ranks
             for command in _send(j, (child + root) % num_ranks, nbytes)
         )
-        rank = (place + root) % num_ranks
+        rank = (index + root) % num_ranks
         programs.append(Program((rank,), (launched((*receive, *sends)),)))
     buffers = (in_place(nbytes),)
     return Schedule("binomial broadcast", num_ranks, tuple(programs), buffers, 1 + steps)

@@ -140,13 +140,13 @@ class Deltas:
 
         ``plain`` and ``coded`` broadcast bytes from the root, unencoded or by the inner codec.
         """
-        delta = self.agreed(name, dtype, chunk, root, plain)
+        delta = self.consensus(name, dtype, chunk, root, plain)
         change = delta.difference(chunk) if self._rank == root else np.empty_like(chunk)
         coded(change)
         delta.add(change)
         chunk[:] = delta.held
 
-    def agreed(self, name: str, dtype: str, chunk: Octets, root: int, plain: Send) -> Delta:
+    def consensus(self, name: str, dtype: str, chunk: Octets, root: int, plain: Send) -> Delta:
         """Return the state of the root's buffer on this rank; the root sends which buffer it is."""
         delta = Delta(name, dtype, len(chunk))  # raises on every rank alike
         note = np.zeros(2, np.int64)

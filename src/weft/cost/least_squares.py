@@ -33,11 +33,11 @@ def non_negative_least_squares(rows: Floats, wanted: Floats) -> Floats:
         if gain[best] <= 1e-10 * np.abs(right).max():
             break
         used[best] = True
-        x = _walk(normal, right, x, used)
+        x = _solve_active_set(normal, right, x, used)
     return x
 
 
-def _walk(normal: Floats, right: Floats, x: Floats, used: NDArray[np.bool_]) -> Floats:
+def _solve_active_set(normal: Floats, right: Floats, x: Floats, used: NDArray[np.bool_]) -> Floats:
     """Go to the best point of the ``used`` ones, dropping those that would turn negative."""
     while used.any():
         goal, inner = np.zeros_like(x), np.flatnonzero(used)

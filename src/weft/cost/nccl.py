@@ -122,8 +122,8 @@ def own_seconds(platform: Platform, price: LibraryPrice) -> float:
     What was measured includes both, and the simulator counts them by itself.
     """
     device, others = platform.require_device(), np.arange(1, platform.num_ranks)
-    meeting = latencies(platform.levels, np.zeros_like(others), others).max() + device.signal
-    return max(0.0, price.seconds - device.launch - float(meeting))
+    rendezvous = latencies(platform.levels, np.zeros_like(others), others).max() + device.signal
+    return max(0.0, price.seconds - device.launch - float(rendezvous))
 
 
 def _fallback(platform: Platform, kind: str, name: str) -> str:
@@ -299,7 +299,7 @@ def _fit(known: Library, kind: str, version: str | None, dtype: str, num_ranks: 
         )
     dtypes = ("any", "int8" if dtype in INTEGERS else "float")
     fits = [f for f in known.fits if f.collective == kind and f.dtypes in dtypes]
-    order = {each: place for place, each in enumerate(known.versions)}
+    order = {each: index for index, each in enumerate(known.versions)}
     fits.sort(key=lambda fit: order[fit.version])
     chosen = [f for f in fits if version in (None, f.version) and f.covers(num_ranks)]
     if not chosen:

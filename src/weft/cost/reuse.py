@@ -146,14 +146,14 @@ def from_sample(indices: Sequence[int] | NDArray[np.int64]) -> Spectrum:
 
 
 def drawn_indices(
-    rows: int, lookups: int, exponent: float, drawn: np.random.Generator
+    rows: int, lookups: int, exponent: float, generator: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw the rows that a batch looks up, by Zipf's law; popular ones lie anywhere."""
     if not exponent:
-        return drawn.integers(0, rows, lookups)
+        return generator.integers(0, rows, lookups)
     share = np.cumsum(np.arange(1, rows + 1) ** -exponent)
-    place = np.searchsorted(share / share[-1], drawn.random(lookups))
-    return drawn.permutation(rows)[np.minimum(place, rows - 1)].astype(np.int64)
+    place = np.searchsorted(share / share[-1], generator.random(lookups))
+    return generator.permutation(rows)[np.minimum(place, rows - 1)].astype(np.int64)
 
 
 def reuse_bins(spectrum: Spectrum) -> Floats:

@@ -83,8 +83,8 @@ def read_nccl_log(lines: Iterable[str]) -> PathLog:
     for line in lines:
         if found := _path_in(line):
             paths[found] += 1
-        elif told := _INIT.search(line):
-            sizes.add(int(told[1]))
+        elif match := _INIT.search(line):
+            sizes.add(int(match[1]))
         elif not version and (named := _VERSION.search(line)):
             version = named[1]
     return PathLog(version, tuple(sorted(sizes)), paths)

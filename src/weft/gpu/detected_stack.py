@@ -59,22 +59,22 @@ def missing_knobs(knobs: Iterable[Knob]) -> Iterator[str]:
             case "communicator":
                 options: Any = getattr(dist, "ProcessGroupNCCL", None)
                 there = options is not None and _has(options.Options(), knob.name)
-                told = f"ProcessGroupNCCL.Options.{knob.name}"
+                name_of_knob = f"ProcessGroupNCCL.Options.{knob.name}"
             case "fsdp2":
-                there, told = hasattr(FSDPModule, knob.name), f"FSDPModule.{knob.name}"
+                there, name_of_knob = hasattr(FSDPModule, knob.name), f"FSDPModule.{knob.name}"
             case "ddp":
                 names = DistributedDataParallel.__init__.__code__.co_varnames
-                there, told = knob.name in names, f"DistributedDataParallel({knob.name}=..)"
+                there, name_of_knob = knob.name in names, f"DistributedDataParallel({knob.name}=..)"
             case "inductor":
                 config = import_module("torch._inductor.config")
-                there, told = _has(config, knob.name), f"torch._inductor.config.{knob.name}"
+                there, name_of_knob = _has(config, knob.name), f"torch._inductor.config.{knob.name}"
             case "torch":
                 module, _, name = knob.name.rpartition(".")
-                there, told = hasattr(import_module(module), name), knob.name
+                there, name_of_knob = hasattr(import_module(module), name), knob.name
             case "env" | "weft":
                 continue
         if not there:
-            yield told
+            yield name_of_knob
 
 
 def _has(what: Any, dotted: str) -> bool:

@@ -84,17 +84,17 @@ def emit(what: str, planned: PlannedKnobs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(planned: Iterable[PlannedCollective]) -> Iterator[str]:
+def _comments(planned: Iterable[PlannedCollective]) -> Iterator[str]:
     for each in planned:
         yield f"# {each}"
 
 
-def _others(planned: PlannedKnobs, said: Callable[[Knob], bool]) -> Iterator[str]:
+def _others(planned: PlannedKnobs, is_emitted: Callable[[Knob], bool]) -> Iterator[str]:
     """Name the knobs of a plan that a format cannot express, and the format that can."""
     found: dict[Knob, int] = defaultdict(int)
     for each in planned.collectives:
         for knob in each.execution.knobs:
-            if not said(knob):
+            if not is_emitted(knob):
                 found[knob] += 1
     if found:
         yield "# not expressed here:"
@@ -109,7 +109,7 @@ def _env(planned: PlannedKnobs) -> Iterator[str]:
     for each in planned.collectives:
         for knob in each.execution.knobs:
             if knob.env:
-                values[knob.env][_plain(knob.value)].append(each)
+                values[knob.env][_as_text(knob.value)].append(each)
     if any(each.execution.path for each in planned.collectives):
         yield "# the log proves which path each collective takes (weft.torch.apply reads it)"
         yield "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE=nccl.%h.%p.log"
@@ -133,7 +133,7 @@ def _env(planned: PlannedKnobs) -> Iterator[str]:
 def _torch(planned: PlannedKnobs) -> Iterator[str]:
     yield from ("import torch", "import torch.distributed as dist", "")
     for number, ((group, options), using) in enumerate(planned.communicators().items()):
-        yield from _told(using)
+        yield from _comments(using)
         if not options:
             yield f"# by the communicator that {group or 'the default group'} has"
             continue
@@ -144,7 +144,7 @@ def _torch(planned: PlannedKnobs) -> Iterator[str]:
         yield f"# ranks: those of {group or 'the default group'}"
         yield f"group{number} = dist.new_group({ranks}, pg_options=options{number})"
     for knob, using in planned.knobs("torch").items():
-        yield from ("", *_told(using), *_call(knob))
+        yield from ("", *_comments(using), *_call(knob))
     yield from _others(planned, lambda knob: knob.door in ("communicator", "torch"))
 
 
@@ -165,7 +165,7 @@ def _fsdp2(planned: PlannedKnobs) -> Iterator[str]:
         "sharded = [m for m in model.modules() if isinstance(m, FSDPModule)]",
     )
     for knob, using in planned.knobs("fsdp2").items():
-        yield from ("", *_told(using))
+        yield from ("", *_comments(using))
         if knob == SEPARATE_REDUCTIONS:  # once for all modules: they share one communicator
             yield f"model.{knob.name}({knob.value!r})"
         else:
@@ -178,7 +178,7 @@ def _ddp(planned: PlannedKnobs) -> Iterator[str]:
     yield "from torch.nn.parallel import DistributedDataParallel"
     values = {knob.name: knob.value for knob in planned.knobs("ddp")}
     for using in planned.knobs("ddp").values():
-        yield from _told(using)
+        yield from _comments(using)
     arguments = "".join(f", {name}={value!r}" for name, value in values.items())
     yield f"model = DistributedDataParallel(model{arguments})"
     yield from _others(planned, lambda knob: knob.door == "ddp")
@@ -194,7 +194,7 @@ def _inductor(planned: PlannedKnobs) -> Iterator[str]:
         "distributed.insert_overlap_deps = True",
     )
     for knob, using in planned.knobs("inductor").items():
-        yield from _told(using)
+        yield from _comments(using)
         yield f"inductor.{knob.name} = {knob.value!r}"
     yield from (
         "# with weft installed, its prices instead of Inductor's own:",
@@ -232,8 +232,8 @@ def _torchcomms(planned: PlannedKnobs) -> Iterator[str]:
     yield from ("import torch", "import torchcomms", "")
     library = "rccl" if planned.vendor == "AMD" else "nccl"
     for number, ((group, options), using) in enumerate(planned.communicators().items()):
-        yield from _told(using)
-        hints = {_HINTS[knob.name]: _plain(knob.value) for knob in options}
+        yield from _comments(using)
+        hints = {_HINTS[knob.name]: _as_text(knob.value) for knob in options}
         name = f"{group or 'world'}{number}"
         yield f"comm{number} = torchcomms.new_comm("
         yield f'    "{library}", torch.device("cuda"), name="{name}", hints={hints!r}'
@@ -241,7 +241,7 @@ def _torchcomms(planned: PlannedKnobs) -> Iterator[str]:
     yield from _others(planned, lambda knob: knob.door == "communicator")
 
 
-def _plain(value: object) -> str:
+def _as_text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 

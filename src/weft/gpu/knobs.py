@@ -386,24 +386,24 @@ def _nobody(demand: StrategyDemand, aspect: Aspect, algorithm: str) -> str:
     kind, vendor = demand.collective, demand.vendor
     match aspect:
         case "engines" if algorithm != "dma":
-            told = f"no library of {vendor} devices feeds copy engines as {algorithm} does"
+            reason = f"no library of {vendor} devices feeds copy engines as {algorithm} does"
         case "engines":
             why = ": copy engines copy, they do not add" if "reduce" in kind else ""
-            told = f"no library of {vendor} devices carries out this {kind} by copy engines{why}"
+            reason = f"no library of {vendor} devices carries out this {kind} by copy engines{why}"
         case "algorithm":
-            told = f"no setting of the library selects {algorithm} for {kind}"
+            reason = f"no setting of the library selects {algorithm} for {kind}"
         case "fused":
-            told = (
+            reason = (
                 f"no engine fuses {demand.producer or 'the kernel before it'} with {kind} on "
                 f"{vendor} devices (async TP of Inductor fuses matmul with reduce_scatter)"
             )
         case "codec":
-            told = f"no library of {vendor} devices encodes {kind}"
+            reason = f"no library of {vendor} devices encodes {kind}"
         case "bucket":
-            told = f"no engine joins {kind} into buckets of a given size"
+            reason = f"no engine joins {kind} into buckets of a given size"
         case "units" | "carveout" | "priority" | "exclusive":
-            told = f"no engine of {vendor} devices has {aspect}"
-    return told
+            reason = f"no engine of {vendor} devices has {aspect}"
+    return reason
 
 
 # The names of collectives in NCCL_ALGO and in tuner files.

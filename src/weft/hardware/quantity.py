@@ -264,15 +264,15 @@ def _items(record: Any, sources: Mapping[str, Source], key: str) -> Iterator[tup
         if kind:
             yield each.name, _entry(kind.write(value), sources.get(place))
         else:
-            yield each.name, _plain(value, sources, place)
+            yield each.name, _to_builtins(value, sources, place)
 
 
-def _plain(value: Any, sources: Mapping[str, Source], key: str) -> Any:
+def _to_builtins(value: Any, sources: Mapping[str, Source], key: str) -> Any:
     """Write what is not a number with a source: words, and records one level down."""
     if isinstance(value, tuple):
-        return [_plain(each, sources, f"{key}.{i}") for i, each in enumerate(value)]
+        return [_to_builtins(each, sources, f"{key}.{i}") for i, each in enumerate(value)]
     if isinstance(value, Mapping):
-        return {name: _plain(each, sources, f"{key}.{name}") for name, each in value.items()}
+        return {name: _to_builtins(each, sources, f"{key}.{name}") for name, each in value.items()}
     return to_table(value, sources, key) if is_dataclass(value) else value
 
 

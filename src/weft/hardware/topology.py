@@ -39,11 +39,11 @@ def crossings(levels: tuple[Level, ...], src: Ints, dst: Ints) -> Iterator[Cross
     goal = np.asarray(dst, np.int64)
     stride = 1
     for number, level in enumerate(levels):
-        settled = here + (goal // stride % level.size - here // stride % level.size) * stride
-        moving = np.flatnonzero(settled != here)
+        aligned = here + (goal // stride % level.size - here // stride % level.size) * stride
+        moving = np.flatnonzero(aligned != here)
         if len(moving):
-            yield Crossing(number, moving, here[moving], settled[moving])
-        here = settled
+            yield Crossing(number, moving, here[moving], aligned[moving])
+        here = aligned
         stride *= level.size
 
 

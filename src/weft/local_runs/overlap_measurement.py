@@ -138,7 +138,7 @@ def rank_main(world: World, cases: list[OverlapCase], rounds: int) -> list[Overl
     names = [name for name in STRATEGIES if applies(name, kind)]
     starts = {name: _starter(world, cases[0], name) for name in names}
     once = {name: _once(world, name, starts[name]) for name in names}
-    product = _said(world, _best(world, lambda: _multiply(factor, 1)))
+    product = _slowest_of(world, _best(world, lambda: _multiply(factor, 1)))
     sizes = {
         (case, name): _size(once[name], product, case.ratio) for case in cases for name in names
     }
@@ -161,7 +161,7 @@ def _once(world: World, strategy: str, start: Start) -> float:
     """Return the seconds of one collective with a strategy; the first call prepares it."""
     world.set_engines(placement(strategy, world.rank))
     _communicate(start, 1)
-    return _said(world, _best(world, lambda: _communicate(start, 1)))
+    return _slowest_of(world, _best(world, lambda: _communicate(start, 1)))
 
 
 def _size(once: float, product: float, ratio: float) -> tuple[int, int]:
@@ -238,7 +238,7 @@ def _timed(world: World, act: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def _said(world: World, seconds: float) -> float:
+def _slowest_of(world: World, seconds: float) -> float:
     """Broadcast a time measured by rank 0."""
     return float(world.agree("seconds", str(seconds).encode())[0])
 

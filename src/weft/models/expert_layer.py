@@ -33,7 +33,9 @@ _GRADIENTS = (" input gradient", " weight gradient")
 EXPERT_OPS = frozenset(
     ("sort", "sort back", "experts", "activation of experts", "activation of experts backward")
 ) | {f"experts {side}{what}" for side in ("up", "down") for what in ("", *_GRADIENTS)}
-EXPERT_OPS |= {f"experts {what}{way}" for what in ("clamp", "bias") for way in ("", " backward")}
+EXPERT_OPS |= {
+    f"experts {what}{suffix}" for what in ("clamp", "bias") for suffix in ("", " backward")
+}
 
 # What torch's own kernels move where a program does not fuse these, in elements of two bytes for
 # each element, forward and backward; counted in Megatron-Core (TEGroupedMLP, fused_bias_geglu).

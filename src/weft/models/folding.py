@@ -33,7 +33,7 @@ from weft.step.step_graph import Collective, Op, Phase, RankStep, StepGraph
 MANY_OPS = 60_000  # of a step, from which on it is folded
 _TURNS = 2  # times the stages: micro batches that are left of a pipeline, so that it is steady
 _SHOWN = 0.03  # of the kernels of a pass, from which on a family has an op of its own
-_LEAST = 1e-3  # of a pass, from which on what is exposed of it is told
+_LEAST = 1e-3  # of a pass, from which on what is exposed of it is counted
 # Passes that one is simulated behind, itself the last.
 _ROUNDS: dict[Part, tuple[Part, ...]] = {
     "forward": ("forward",),
@@ -115,17 +115,17 @@ class Folding:
         if self.model.is_dual:  # half of them go each way
             middle, left_out = middle // 2, left_out // 2
         lumped = self.model.schedule == "gpipe" and self.model.pp > 1
-        told: set[bool] = set()
+        counted: set[bool] = set()
         for group in groups:
             each = group[0]
-            way = each.forward if lumped else True  # gpipe has all forward passes first
+            is_forward = each.forward if lumped else True  # gpipe has all forward passes first
             due = each.micro == middle and (lumped or each.forward)
             if self._pairs:  # where every stage is steady
                 due = each.micro >= middle and len(group) > 1
-            if left_out and due and way not in told:
-                told.add(way)
+            if left_out and due and is_forward not in counted:
+                counted.add(is_forward)
                 mine = [one for one in groups if one[0].micro == middle]
-                mine = [one for one in mine if not lumped or one[0].forward == way]
+                mine = [one for one in mine if not lumped or one[0].forward == is_forward]
                 if self._pairs:  # a chunk overlaps with the one that is as far from the end
                     last = len(stage.chunks) - 1
                     mine = [

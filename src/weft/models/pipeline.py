@@ -143,13 +143,13 @@ def dual_passes(num_stages: int, stage: int, num_micro: int) -> list[tuple[Pass,
     half = num_stages // 2
     inner = min(stage, num_stages - 1 - stage)  # stages before this one, from the nearer end
     outer = half - 1 - inner
-    count = {(part, way): 0 for part in ("forward", "backward") for way in (0, 1)}
+    count = {(part, direction): 0 for part in ("forward", "backward") for direction in (0, 1)}
     waiting: list[Pass] = []  # gradients of weights that are put off
     order: list[tuple[Pass, ...]] = []
 
-    def one(part: Part, way: int) -> Pass:
-        chunk = way ^ (stage >= half)
-        key = ("forward" if part == "forward" else "backward", way)
+    def one(part: Part, direction: int) -> Pass:
+        chunk = direction ^ (stage >= half)
+        key = ("forward" if part == "forward" else "backward", direction)
         count[key] += 1
         found = Pass(part, count[key] - 1, chunk)
         if part == "input":
@@ -169,9 +169,9 @@ def dual_passes(num_stages: int, stage: int, num_micro: int) -> list[tuple[Pass,
     for _ in range(outer):
         order += [(one("backward", 1),), (one("forward", 1), one("backward", 0))]
     for number in range(inner + 1):
-        for way in (1, 0):
-            late = (number, 1 - way) >= ((inner + 1) // 2, 1 - inner % 2)
-            order.append((one("input" if late else "backward", way),))
+        for direction in (1, 0):
+            late = (number, 1 - direction) >= ((inner + 1) // 2, 1 - inner % 2)
+            order.append((one("input" if late else "backward", direction),))
     for _ in range(outer):
         order += [(waiting.pop(0),), (one("input", 0),)]
     return order + [(each,) for each in waiting]

@@ -257,4 +257,4 @@ def _divisors(key: str, size: int) -> str:
 
 def split(total: int, parts: int) -> list[int]:
     """Cut a number into parts, the first ones larger where it does not divide."""
-    return [total // parts + (place < total % parts) for place in range(parts)]
+    return [total // parts + (index < total % parts) for index in range(parts)]

@@ -156,8 +156,8 @@ class _Training(_Serving):
         total = 0.0
         for chunk, flying in zip(self.chunks, self._in_flight(), strict=True):
             recomputed = model.recompute_layers or len(chunk)
-            for place, layer in enumerate(chunk):
-                again = model.recompute == "full" and place < recomputed
+            for index, layer in enumerate(chunk):
+                again = model.recompute == "full" and index < recomputed
                 each = self.rows * model.hidden * self.item if again else self._layer(layer)
                 total += flying * each
             if chunk.start == 0:  # tokens of the embedding and their output

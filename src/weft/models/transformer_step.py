@@ -281,11 +281,11 @@ class Stage:
             return
         ahead = self.model.prefetch if self.model.zero_stage == 3 else len(order)
         gathered = [self._gather(self._shares(layer)) for layer in order[:ahead]]
-        for place, layer in enumerate(order):
-            if place + ahead < len(order):
-                later = self._shares(order[place + ahead])
+        for index, layer in enumerate(order):
+            if index + ahead < len(order):
+                later = self._shares(order[index + ahead])
                 gathered.append(self._gather(later, after=self.made.last_kernel))
-            yield layer, gathered[place]
+            yield layer, gathered[index]
 
     # Passes
 
@@ -383,14 +383,14 @@ class Stage:
             for _ in range(model.mtp):
                 self._next_token_module_backward()
         recomputed = model.recompute_layers or len(self.layers)
-        for place, (layer, gathered) in enumerate(self._layers_with_weights(forward=False)):
+        for index, (layer, gathered) in enumerate(self._layers_with_weights(forward=False)):
             kind = model.kinds[layer]
             # the first layers of a stage are recomputed, if not all are
-            if model.recompute == "full" and len(self.layers) - place <= recomputed:
+            if model.recompute == "full" and len(self.layers) - index <= recomputed:
                 self.layer.forward(gathered, kind)
             self.layer.backward(gathered, kind)
             self._accumulate(self._shares(layer))
-            ends = place + 1 == len(self.layers) and not self.first
+            ends = index + 1 == len(self.layers) and not self.first
             self._reduce(self._gradients(self._shares(layer)), last=ends)
         if self.first:
             if model.trains_weights:

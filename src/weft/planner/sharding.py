@@ -135,7 +135,7 @@ class Sharder:
     def _columns(self, shards: list[Shard]) -> _Parts:
         """Price lookups of every part; those that are alike but for their rank are one price."""
         kinds = [(s.table, s.rows, s.dim, s.by_rows) for s in shards]
-        number = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        number = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         alike = np.array([number[kind] for kind in kinds], np.int64)
         some = self._priced_columns([Shard(t, -1, rows, dim, by) for t, rows, dim, by in number])
         columns = (some.nbytes, some.forward, some.backward, some.dims, some.lookups)
@@ -195,8 +195,8 @@ class Sharder:
         for number, table in enumerate(self.tables):
             pieces = _cut(Shard(number, -1, table.rows, table.dim), self.num_ranks, "row")
             made += [
-                Shard(number, (place + number) % self.num_ranks, s.rows, s.dim, s.by_rows)
-                for place, s in enumerate(pieces)
+                Shard(number, (index + number) % self.num_ranks, s.rows, s.dim, s.by_rows)
+                for index, s in enumerate(pieces)
             ]
         return self.priced("everywhere", made)
 

@@ -133,9 +133,9 @@ def _chart(rows: Sequence[dict[str, Any]]) -> str:
     series = []
     for number, kind in enumerate(kinds):
         mine = [row for row in rows if row["kind"] == kind]
-        dots = sorted({(r["nbytes"], r["busbw"], _said(r)) for r in mine})
-        xs, ys, said = zip(*dots, strict=True)
-        series.append(Series(kind, xs, ys, "dots", number, said))
+        dots = sorted({(r["nbytes"], r["busbw"], _hover_text(r)) for r in mine})
+        xs, ys, labels = zip(*dots, strict=True)
+        series.append(Series(kind, xs, ys, "dots", number, labels))
         limit = sorted({(r["nbytes"], r["link"]) for r in mine if r["link"]})
         if limit:
             lines, rates = zip(*limit, strict=True)
@@ -149,6 +149,6 @@ def _chart(rows: Sequence[dict[str, Any]]) -> str:
     return Chart("Bus bandwidth while bytes move", x, y, series).figure()
 
 
-def _said(row: dict[str, Any]) -> str:
+def _hover_text(row: dict[str, Any]) -> str:
     link = f"; predicted {format_rate(row['link'])}" if row["link"] else ""
     return f"{row['rank']}, {row['name']}: {format_rate(row['busbw'])}{link}"

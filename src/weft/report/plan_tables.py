@@ -65,7 +65,7 @@ def sections(plan: "Plan") -> list[Section]:
         Column("how", "strategy", right=False, style="green"),
         Column("seconds", "takes", format_time),
         Column("gain", "saves", "{:.1%}".format),
-        Column("bar", "", right=False, style="cyan", spare=True),
+        Column("bar", "", right=False, style="cyan", optional=True),
         Column("why", "why", right=False),
     ]
     found = [Section("What each collective does", "", chosen, rows)]

@@ -143,8 +143,8 @@ def _picture(profile: StepProfile, *seconds: float) -> Picture:
     """Draw a profile, one line per stream, as wide as the longer of both steps."""
     streams = sorted({op.stream for op in profile.ops})
     names = list(dict.fromkeys(op.name for op in profile.ops))
-    number = {name: place for place, name in enumerate(names)}
-    line = {stream: place for place, stream in enumerate(streams)}
+    number = {name: index for index, name in enumerate(names)}
+    line = {stream: index for index, stream in enumerate(streams)}
     kinds = {"compute": "computation", "communication": "communication"}
     ops, wide = profile.ops, max(seconds)
     end = KINDS.index("control")

@@ -24,7 +24,7 @@ class Series:
     ys: Sequence[float]
     style: Style = "line"
     colour: int = 0
-    said: Sequence[str] = ()  # per dot, shown on hover
+    labels: Sequence[str] = ()  # per dot, shown on hover
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Chart:
     def figure(self) -> str:
         """Return two versions for a page, for wide and for narrow windows: one of them is shown."""
         narrow = replace(self, width=_PHONE, height=300)
-        said = f'role="img" aria-label="{escape(self.title)}; the table says it in numbers"'
+        attributes = f'role="img" aria-label="{escape(self.title)}; the table says it in numbers"'
         return (
-            f'<figure class="chart wide" {said}>{self.svg()}</figure>\n'
-            f'<figure class="chart narrow" {said}>{narrow.svg()}</figure>\n'
+            f'<figure class="chart wide" {attributes}>{self.svg()}</figure>\n'
+            f'<figure class="chart narrow" {attributes}>{narrow.svg()}</figure>\n'
         )
 
     @property
@@ -112,8 +112,10 @@ class Chart:
         style = _style(series)
         places = [self._place(x, y) for x, y in zip(series.xs, series.ys, strict=True)]
         if series.style == "dots":
-            said = series.said or [""] * len(places)
-            return "\n".join(_dot(*at, style, text) for at, text in zip(places, said, strict=True))
+            labels = series.labels or [""] * len(places)
+            return "\n".join(
+                _dot(*at, style, text) for at, text in zip(places, labels, strict=True)
+            )
         dashes = ' stroke-dasharray="5 4"' if series.style == "dashes" else ""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         return f'<polyline points="{path}" fill="none" stroke-width="2"{dashes} {style}/>'
@@ -141,8 +143,8 @@ def _style(series: Series) -> str:
     return f'class="{name}-{number}" {what}="{COLOURS[number]}"'
 
 
-def _dot(x: float, y: float, style: str, said: str = "") -> str:
-    title = f"<title>{escape(said)}</title>" if said else ""
+def _dot(x: float, y: float, style: str, label: str = "") -> str:
+    title = f"<title>{escape(label)}</title>" if label else ""
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" {style}>{title}</circle>'
 
 

@@ -66,7 +66,7 @@ class Column:
     show: Callable[[Any], str] = str
     right: bool = True
     style: str = ""
-    spare: bool = False  # omitted in a window that is too narrow, the last ones first
+    optional: bool = False  # omitted in a window that is too narrow, the last ones first
 
     def cell(self, row: Mapping[str, Any]) -> str:
         """Format one value on one line; a missing key is blank."""
@@ -119,9 +119,9 @@ def _fitting(
         wraps = column is columns[-1] or not column.right
         return max(words + ([min(n, _NARROWEST) for n in cells] if wraps else cells), default=0)
 
-    spare = [column for column in columns if column.spare]
-    while spare and _total([least(column) for column in kept]) > place.width:
-        kept.remove(spare.pop())
+    optional = [column for column in columns if column.optional]
+    while optional and _total([least(column) for column in kept]) > place.width:
+        kept.remove(optional.pop())
     return kept
 
 

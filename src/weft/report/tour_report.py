@@ -53,10 +53,10 @@ class Compared:
     def judgement(self) -> str:
         """Whether the plan was right, in one line."""
         off = self.gain - self.plan.gain
-        said = f"the plan saves {self.gain:.0%} of the step, {self.plan.gain:.0%} was predicted"
+        text = f"the plan saves {self.gain:.0%} of the step, {self.plan.gain:.0%} was predicted"
         if abs(off) <= _CLOSE:
-            return f"{said}: predicted within {abs(off) * 100:.0f} points"
-        return f"{said}: {abs(off) * 100:.0f} points {'more' if off > 0 else 'less'} than predicted"
+            return f"{text}: predicted within {abs(off) * 100:.0f} points"
+        return f"{text}: {abs(off) * 100:.0f} points {'more' if off > 0 else 'less'} than predicted"
 
     def row(self) -> dict[str, Any]:
         """Return the numbers of a table row."""

@@ -122,11 +122,11 @@ def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], dict[in
     for use in rank.collectives:
         for place in of_start.get((use.start, use.name), ()):
             waits[place] = min(use.waiting or 0.0, use.seconds)
-            details[place] = _said(use)
+            details[place] = _hover_text(use)
     return waits, details
 
 
-def _said(use: CollectiveUse) -> str:
+def _hover_text(use: CollectiveUse) -> str:
     words = [use_name(use)]
     words += [f"among {use.num_ranks} ranks"] if use.num_ranks else []
     words += [f"at {format_rate(use.busbw)} of bus bandwidth"] if use.busbw else []

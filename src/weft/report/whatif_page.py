@@ -160,12 +160,12 @@ def _timelines(answer: Answer, of: str, number: int) -> Iterator[Section]:
     """Yield the timelines of the replay and of the best change, over several iterations."""
     best = _best(answer)
     changed = [best.name] if best is not None and best.gain > 0 else []
-    for place, name in enumerate(["", *changed]):
+    for index, name in enumerate(["", *changed]):
         if name not in answer.runs:
             continue
         timeline = answer.timeline(name or None)
         title = f"Timeline with {name}" if name else "Timeline as replayed"
         text = "Simulated, several steps in a row; the critical path is underlined."
         yield timeline_section(
-            picture_of(timeline), f"{title}{of}", text, number=number + place, most=_SHOWN_SPANS
+            picture_of(timeline), f"{title}{of}", text, number=number + index, most=_SHOWN_SPANS
         )

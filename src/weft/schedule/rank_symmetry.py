@@ -135,7 +135,7 @@ class _Uses:
         for program in flat.programs:
             for queue in program.queues:
                 self._rank(queue.host)
-                for command in _walk(queue):
+                for command in _commands(queue):
                     self._command(command)
 
     def _command(self, command: Command | Repeat) -> None:
@@ -177,7 +177,7 @@ class _Uses:
             self.varying |= groups
 
 
-def _walk(queue: Queue) -> Iterator[Command | Repeat]:
+def _commands(queue: Queue) -> Iterator[Command | Repeat]:
     pending: list[Command | Repeat] = list(queue.commands)
     while pending:
         command = pending.pop()

@@ -108,9 +108,9 @@ class Prepared:
         memory, work, cache = (edge[kinds == kind] for kind in _DEMANDED)
         table = np.ones((len(mine), self._device.units + 1))
         starts = columns["grid_traffic_start"]
-        for place, number in enumerate(columns["row_grid"][mine].tolist()):
+        for index, number in enumerate(columns["row_grid"][mine].tolist()):
             known = columns["grid_traffic"][starts[number] : starts[number + 1]]
-            table[place, : len(known)] = known
+            table[index, : len(known)] = known
         columns["grid_traffic"] = table.reshape(-1)
         columns["grid_traffic_start"] = np.arange(len(mine) + 1) * table.shape[1]
         return _Gemm(mine, memory, work, cache, table)

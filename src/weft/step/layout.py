@@ -164,7 +164,7 @@ class StepLayout:
             and (op.kind == "host" or ops[earlier].stream != op.stream)
         }
         wanted |= {n for n, op in enumerate(ops) if op.kind != "host" and self._host_waits(op)}
-        flags = {n: self.num_flags + place for place, n in enumerate(sorted(wanted))}
+        flags = {n: self.num_flags + index for index, n in enumerate(sorted(wanted))}
         self.num_flags += len(wanted)
         return flags
 

@@ -119,7 +119,7 @@ class StepRun:
                 number[thread] = of_class[pool[thread]]
                 of_class[pool[thread]] += 1
         most = max(of_class, default=1)
-        return ("host", *(f"stream{place}" for place in range(most - 1))), number
+        return ("host", *(f"stream{index}" for index in range(most - 1))), number
 
     def _names(self, rows: Ints) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         engine = self.engine

@@ -87,7 +87,7 @@ def _answer(future: Any, number: int, timeout: float) -> CellAnswer:
         return CellAnswer(number, rows, error)
     if future.status == "error":
         wrong = future.exception(timeout=_CONNECT)
-        said = str(wrong).splitlines()[0] if str(wrong) else ""
-        return CellAnswer(number, error=f"{type(wrong).__name__}: {said}", again=True)
+        text = str(wrong).splitlines()[0] if str(wrong) else ""
+        return CellAnswer(number, error=f"{type(wrong).__name__}: {text}", again=True)
     future.cancel()
     return CellAnswer(number, error=f"gave no answer in {timeout:g} s", again=True)

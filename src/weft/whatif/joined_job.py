@@ -143,7 +143,7 @@ def _joined(
             for number, row in rows.items():
                 found[number][key] = places[number][row]
     order = sorted(found[0], key=lambda key: found[0][key]) if found else []
-    return [{place: each[key] for place, key in enumerate(order)} for each in found]
+    return [{index: each[key] for index, key in enumerate(order)} for each in found]
 
 
 def _apart(
@@ -188,15 +188,15 @@ def without_straggler(job: JobReplay, rank: int) -> tuple[RecordedStep, ...]:
     and what that does not help from its kernels, all by the same share.
     """
     recordings = list(job.model.ranks)
-    for place in range(len(job.calls[rank])):
-        late = _lateness(job, recordings, rank, place)
-        since = job.calls[rank][place - 1] if place else -1
+    for index in range(len(job.calls[rank])):
+        late = _lateness(job, recordings, rank, index)
+        since = job.calls[rank][index - 1] if index else -1
         for take in (_sooner, _shorter):
             if late <= 0:
                 break
             tried = recordings.copy()
-            tried[rank] = take(recordings[rank], since, job.calls[rank][place], late)
-            left = _lateness(job, tried, rank, place)
+            tried[rank] = take(recordings[rank], since, job.calls[rank][index], late)
+            left = _lateness(job, tried, rank, index)
             if left < (1 - _HELPS) * late:
                 recordings, late = tried, left
     return tuple(recordings)

@@ -57,7 +57,7 @@ def checked_platform(
     for dtype in dict.fromkeys(case.dtype for case in used if case.group == "product"):
         of = [case for case in used if case.group == "product" and case.dtype == dtype]
         rates = [2 * prod(case.product or ()) / measured[case.name] for case in of]
-        shares = [measured[c.name] / told for c in of if (told := before.get(c.name))]
+        shares = [measured[c.name] / predicted for c in of if (predicted := before.get(c.name))]
         products[dtype] = {
             "count": write(len(of), "products measured"),
             "median": write(median(rates), "median of products"),

@@ -204,7 +204,7 @@ def facts(job: CheckJob) -> list[dict[str, Any]]:
 
 def disagreements(found: list[dict[str, Any]]) -> list[str]:
     """Return what must be equal on all ranks and is not, naming the ranks."""
-    said = []
+    problems = []
     names = sorted({name for each in found for name in each["software"]})
     for name in names:
         by_version: dict[str, list[int]] = {}
@@ -212,13 +212,13 @@ def disagreements(found: list[dict[str, Any]]) -> list[str]:
             by_version.setdefault(each["software"].get(name, "none"), []).append(each["rank"])
         if len(by_version) > 1:
             parts = [f"{which} on ranks {ranks}" for which, ranks in sorted(by_version.items())]
-            said.append(f"{name}: {', '.join(parts)}")
+            problems.append(f"{name}: {', '.join(parts)}")
     devices = {each["device"]["name"] for each in found}
     if len(devices) > 1:
-        said.append(f"devices differ: {', '.join(sorted(devices))}")
-    said += [
+        problems.append(f"devices differ: {', '.join(sorted(devices))}")
+    problems += [
         f"rank {each['rank']} has no peer access to devices {each['device']['not_peers']}"
         for each in found
         if each["device"].get("not_peers")
     ]
-    return said
+    return problems

@@ -190,9 +190,9 @@ def communicators(job: CheckJob, kinds: Sequence[str], nbytes: int) -> Iterator[
     for setting in settings:
         options = nccl.Options()
         lacking = [name for name in setting if not hasattr(options.config, name)]
-        told = " ".join(f"{name}={value}" for name, value in setting.items())
+        label = " ".join(f"{name}={value}" for name, value in setting.items())
         if lacking:
-            yield {"case": told, "skipped": f"this torch has no config.{lacking[0]}"}
+            yield {"case": label, "skipped": f"this torch has no config.{lacking[0]}"}
             continue
         for name, value in setting.items():
             setattr(options.config, name, value)
@@ -200,7 +200,7 @@ def communicators(job: CheckJob, kinds: Sequence[str], nbytes: int) -> Iterator[
         for kind in kinds:
             work = collective_of(job, kind, nbytes, group=group)
             took = job.slowest(job.device.seconds(work, 10))
-            yield {"case": f"{kind} {nbytes} {told}", "nbytes": nbytes, "seconds": took, **setting}
+            yield {"case": f"{kind} {nbytes} {label}", "nbytes": nbytes, "seconds": took, **setting}
         dist.destroy_process_group(group)
 
 

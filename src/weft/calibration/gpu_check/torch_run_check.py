@@ -152,9 +152,9 @@ def _run(
     job: CheckJob, file: ResultFile, log: Path | None, on: str | None, *, only_measure: bool
 ) -> None:
     found, result = facts(job), file.result
-    if said := disagreements(found):
+    if problems := disagreements(found):
         raise UsageError(
-            f"the ranks differ: {'; '.join(said)}.",
+            f"the ranks differ: {'; '.join(problems)}.",
             "Start all ranks with the same software, on devices that reach each other.",
         )
     below = machine_of(found[0]["device"]["name"], job.num_ranks, on, is_gpu=job.device.is_gpu)
@@ -210,13 +210,13 @@ def _paths(log: Path | None) -> Iterator[dict[str, Any]]:
         return
     for path in files:
         with path.open(encoding="utf-8", errors="replace") as lines:
-            told = read_nccl_log(lines)
-        for each, count in told.paths.items():
+            nccl_log = read_nccl_log(lines)
+        for each, count in nccl_log.paths.items():
             yield {
                 "case": f"{each.collective} {each.nbytes}",
                 "path": each.path,
                 "ctas": each.ctas,
                 "detail": each.detail,
                 "count": count,
-                "nccl": told.version,
+                "nccl": nccl_log.version,
             }

@@ -50,9 +50,9 @@ def run_parts(path: Path | None, on: str | None, *, only_measure: bool) -> "Chec
     from weft.calibration.gpu_check.torch_run_check import prepare, run_check
 
     is_first = os.environ.get("RANK", "0") == "0"
-    said = prepare()
-    if said and is_first:
-        typer.echo(said, err=True)
+    text = prepare()
+    if text and is_first:
+        typer.echo(text, err=True)
     if path is not None and is_first:
         path.unlink(missing_ok=True)
     found = run_check(path, on=on, only_measure=only_measure)
@@ -76,8 +76,8 @@ def _print(result: "CheckResult") -> None:
     print(f"{what}: {len(ran) - len(wrong)} of {len(ran)} checks of correctness passed")
     print(f"predictions were written first: sha256 {result.sha256}")
     for line in (*wrong, *(line for line in result.lines if "skipped" in line)):
-        said = line.get("skipped") or line.get("note") or f"{line.get('wrong')} wrong"
-        print(f"  {'skipped' if 'skipped' in line else 'WRONG'}: {line['case']}: {said}")
+        text = line.get("skipped") or line.get("note") or f"{line.get('wrong')} wrong"
+        print(f"  {'skipped' if 'skipped' in line else 'WRONG'}: {line['case']}: {text}")
     rows = result.part("errors")
     held = [row for row in rows if row["held_out"]]
     columns = [
@@ -106,8 +106,8 @@ def _percent(value: Any) -> str:
 
 
 def _mean(group: str, rows: list[dict[str, Any]]) -> str:
-    said = []
+    text = []
     for key in ("predicted", "calibrated"):
         errors = [abs(row[f"{key}_error"]) for row in rows if row[f"{key}_error"] is not None]
-        said.append(f"{key} {sum(errors) / len(errors):.0%}" if errors else f"{key} -")
-    return f"mean error of {group} cases held out: {', '.join(said)}"
+        text.append(f"{key} {sum(errors) / len(errors):.0%}" if errors else f"{key} -")
+    return f"mean error of {group} cases held out: {', '.join(text)}"

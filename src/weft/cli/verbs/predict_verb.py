@@ -143,8 +143,8 @@ def _of_workload(
         _, added = spread(spec, machine, given)
     job = find_job(spec, machine.num_ranks, given | added)
     if job is not None and added:
-        told = " ".join(f"--set {key}={value}" for key, value in added.items())
-        note = f"does not fit into memory as configured; predicted with {told}"
+        settings = " ".join(f"--set {key}={value}" for key, value in added.items())
+        note = f"does not fit into memory as configured; predicted with {settings}"
         job = replace(job, notes=(note, *job.notes))
     prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
     if job is not None:

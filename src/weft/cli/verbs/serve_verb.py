@@ -129,13 +129,15 @@ def serve(
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
-    plain = fetch == "all" and (server is not None or prefill is not None or decode is not None)
-    if plain and hit:
+    is_server_only = fetch == "all" and (
+        server is not None or prefill is not None or decode is not None
+    )
+    if is_server_only and hit:
         raise UsageError(
             f"--hit: a server fetches nothing without --fetch (got {hit:g})",
             "Name a method, as in --fetch b2b --hit 0.5, or remove --hit.",
         )
-    cached = (0.0 if plain else 0.9) if hit is None else hit
+    cached = (0.0 if is_server_only else 0.9) if hit is None else hit
     load = Load(requests, prompt, generate, cached, math.inf if rate is None else rate, seed=seed)
     found = find_server(server) if server is not None else None
     if found is None:
@@ -202,7 +204,7 @@ def _show(
         return
     columns = [
         Column("block", "block", format_size),
-        Column("copies", "copies", spare=True),
+        Column("copies", "copies", optional=True),
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),

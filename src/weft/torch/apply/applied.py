@@ -49,12 +49,12 @@ class Applied(ABC):
     def report(self) -> str:
         """Return the rows as a text table, after the durations of steps."""
         plan = self.plan
-        said = (
+        text = (
             f"{plan.workload} on {plan.num_ranks} ranks of {self._where()}: planned "
             f"{format_time(plan.planned)} a step ({format_time(plan.low)} to "
             f"{format_time(plan.high)}), {format_time(plan.baseline)} by default"
         )
-        lines = [said, *self._remarks()]
+        lines = [text, *self._remarks()]
         lines += [
             f"measured: {format_time(v.seconds)} {'by default' if v.default else 'by plan'}"
             for v in self._watch.verdicts[-2:]

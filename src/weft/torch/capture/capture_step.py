@@ -273,7 +273,7 @@ def _user_line(error: BaseException, *, of_libraries: bool = True) -> str:
 
 
 class _Hooks:
-    """Tells the recorder when an optimizer is at work.
+    """Notify the recorder when an optimizer is at work.
 
     The first step of an optimizer makes its state. It is run once more than asked for, before the
     step that is recorded, so that what is recorded is a later step.

@@ -41,7 +41,7 @@ class GroupNames:
             return WORLD
         stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
         regular = Group(len(ranks), max(1, stride))
-        ours = tuple(int(regular.member(self.rank, place)) for place in range(len(ranks)))
+        ours = tuple(int(regular.member(self.rank, index)) for index in range(len(ranks)))
         if ours == ranks:
             name = f"{len(ranks)} ranks" + (f" {stride} apart" if stride > 1 else "")
         else:

@@ -177,9 +177,9 @@ def _recurrent(*, cell: bool) -> Callable[..., Any]:
         x, last = x.transpose(0, 1) if batch_first else x, []
         for layer in range(num_layers):
             outputs = []
-            for place in range(layer * directions, (layer + 1) * directions):
-                own = weights[place * each : (place + 1) * each]
-                outputs.append(_Recurrent.apply(x, states[place], *own))  # type: ignore[no-untyped-call]
+            for index in range(layer * directions, (layer + 1) * directions):
+                own = weights[index * each : (index + 1) * each]
+                outputs.append(_Recurrent.apply(x, states[index], *own))  # type: ignore[no-untyped-call]
                 last.append(outputs[-1][-1])
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
             if dropout and train and layer < num_layers - 1:

@@ -59,7 +59,7 @@ def broadcast_delta(
     def plain(note: Octets) -> None:
         inter_host_movement.broadcast(topology, torch.from_numpy(note), root)
 
-    delta = deltas.agreed(encoding.codec, DTYPE_NAMES[x.dtype], as_bytes(x).numpy(), root, plain)
+    delta = deltas.consensus(encoding.codec, DTYPE_NAMES[x.dtype], as_bytes(x).numpy(), root, plain)
     _broadcast(topology, x, root, encoding, DeltaEncoder(delta))
 
 

@@ -37,21 +37,23 @@ def critical_path(
         end = max(end, steps.marks[step].end)
     # If the host runs ahead, marks are short and the GPU's period is the duration of a step.
     length = steps.periods[step] or steps.period or steps.marks[step].wall
-    walk = _Walk(trace, moved, end - length, end)
-    walk.spend(HOST, end, float(trace.end[last]))
-    walk.back_from(last)
-    parts = sorted(walk.seconds.items(), key=lambda each: -each[1])
-    names = sorted(walk.names.items(), key=lambda each: -each[1])[:_SHOWN]
+    search = _CriticalPathSearch(trace, moved, end - length, end)
+    search.spend(HOST, end, float(trace.end[last]))
+    search.back_from(last)
+    parts = sorted(search.seconds.items(), key=lambda each: -each[1])
+    names = sorted(search.names.items(), key=lambda each: -each[1])[:_SHOWN]
     return CriticalPath(
         steps.marks[step].name,
-        end - min(walk.reached, end),
-        tuple(TimePart(what, seconds, walk.counts[what]) for what, seconds in parts if seconds > 0),
+        end - min(search.reached, end),
+        tuple(
+            TimePart(what, seconds, search.counts[what]) for what, seconds in parts if seconds > 0
+        ),
         tuple(TimePart(name, seconds) for name, seconds in names),
-        tuple(reversed(walk.rows)),
+        tuple(reversed(search.rows)),
     )
 
 
-class _Walk:
+class _CriticalPathSearch:
     """Walks back in time and records what it passed."""
 
     def __init__(

@@ -303,11 +303,11 @@ class JobJoiner:
         ranks = np.array(members)
         moved = np.maximum(start.max(axis=0), end.min(axis=0) - moves), end.min(axis=0)
         busy, idle = (_longer(table[key] * 1e-9, last) for key in ("busy", "idle"))
-        for place, rank in enumerate(members):
-            mine = last == place
+        for index, rank in enumerate(members):
+            mine = last == index
             each = sums[rank]
             each["count"] += len(common)
-            spans[rank].add(start[place], start[place] + waits[place], ranks[last], *moved)
+            spans[rank].add(start[index], start[index] + waits[index], ranks[last], *moved)
             each["last"] += float(mine.sum())
             for name, values in (("busy", busy), ("idle", idle)):
                 each[name] += float(values[mine].sum())
