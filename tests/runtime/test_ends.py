@@ -19,7 +19,7 @@ from tests.runtime.leftovers import eventually, nothing_left
 from tests.runtime.test_env_rendezvous import environment
 from tests.runtime.test_world_faults import error_of
 from tests.soak.growth import held
-from weft.runtime import ptrace_permission, spawn
+from weft.runtime import process_settings, spawn
 from weft.runtime.communicator import create_segment
 from weft.runtime.stale_segments import PREFIX, SHARED_MEMORY
 
@@ -228,10 +228,10 @@ def test_only_what_the_launcher_started_is_let_in(monkeypatch):
     system = SimpleNamespace(prctl=lambda *args: asked.append(args))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
     monkeypatch.setattr(os, "getppid", lambda: 4242)
-    assert ptrace_permission.allow_sibling_reads()
+    assert process_settings.allow_sibling_reads()
     assert [(args[0], args[1].value) for args in asked] == [(0x59616D61, 4242)]
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert ptrace_permission.allow_sibling_reads()
+    assert process_settings.allow_sibling_reads()
     assert len(asked) == 1
 
 

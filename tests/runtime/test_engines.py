@@ -15,8 +15,8 @@ from tests.runtime.leftovers import nothing_left
 from weft.collectives import collective
 from weft.errors import RunError, UsageError
 from weft.runtime import Engines, prepare, spawn
-from weft.runtime.core_placement import own_core
 from weft.runtime.engine_threads import POLICIES, allowed_cores, engines_from, engines_of
+from weft.runtime.process_settings import own_core
 
 LAST = max(allowed_cores())
 MASK = sum(1 << core for core in allowed_cores())

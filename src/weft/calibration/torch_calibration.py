@@ -179,7 +179,9 @@ def _op_model(family: str, rows: list[tuple[Sample, float]], threads: int) -> Op
         kept = [row for index, row in enumerate(rows) if index % 3 != turn]
         left = [row for index, row in enumerate(rows) if index % 3 == turn]
         model = _fit(family, kept, threads)
-        ratios += [seconds / _priced(model, sample) for sample, seconds in left]
+        ratios += [
+            seconds / float(op_seconds(model, _columns([sample]))[0]) for sample, seconds in left
+        ]
     low, high = np.quantile(ratios, [(1 - _WIDE) / 2, (1 + _WIDE) / 2])
     return replace(
         _fit(family, rows, threads),
@@ -202,10 +204,6 @@ def _columns(every: Sequence[Sample]) -> dict[str, Any]:
     names = every[0].columns
     columns = {name: np.array([float(s.columns[name]) for s in every]) for name in names}
     return {"window": np.zeros(len(every)), **columns}
-
-
-def _priced(model: OpCostModel, sample: Sample) -> float:
-    return float(op_seconds(model, _columns([sample]))[0])
 
 
 def _library(name: str, curves: Curves, source: str) -> Library:

@@ -15,10 +15,9 @@ from weft._core import Launcher, Member
 from weft.errors import DisagreeError, RunError, UsageError, WeftError
 from weft.runtime.block_allocator import PAGE, BlockAllocator, round_up
 from weft.runtime.bound_memory import STAGED_BYTES
-from weft.runtime.core_placement import num_cores, own_core
 from weft.runtime.engine_threads import Cores, Engines, move
 from weft.runtime.faults import Faults, require_timeout
-from weft.runtime.ptrace_permission import allow_sibling_reads
+from weft.runtime.process_settings import allow_sibling_reads, num_cores, own_core
 from weft.runtime.stale_segments import SHARED_MEMORY, remove_stale_segments
 from weft.runtime.streaming_stores import set_streaming_threshold
 

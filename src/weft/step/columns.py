@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.schedule import Cost
-from weft.step.execution import Execution
+from weft.step.durations import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

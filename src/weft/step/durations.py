@@ -1,7 +1,8 @@
-"""What a step asks of its surroundings: prices of ops alone, and the host that issues them."""
+"""What a step asks of its surroundings: prices of ops, executions of collectives, and hosts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from weft.schedule.ir import Cost
@@ -13,6 +14,21 @@ if TYPE_CHECKING:
     from weft.step.step_graph import Collective, Op, RankStep
 
 SHORTEST = 1e-9  # seconds of an op that takes none: a flow has a size
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How one collective is carried out: seconds alone, and what it holds meanwhile.
+
+    ``units`` are the compute units that are taken from kernels (None: as many as the library
+    takes; all of them: nothing runs at the same time). ``by_engines`` moves the bytes by copy
+    engines, ``first`` gives its kernel every slot that comes free.
+    """
+
+    seconds: float
+    units: int | None = None
+    by_engines: bool = False
+    first: bool = False
 
 
 class PriceSource(Protocol):

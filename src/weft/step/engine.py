@@ -18,8 +18,7 @@ from weft import _core
 from weft.errors import WorkloadError
 from weft.step.columns import AloneColumns, ContendedColumns, Dispatch
 from weft.step.demands import Flow, OpDemands, TransferResource
-from weft.step.durations import SHORTEST, host_of, seconds_of
-from weft.step.execution import Execution
+from weft.step.durations import SHORTEST, Execution, host_of, seconds_of
 from weft.step.layout import StepLayout
 from weft.step.matching import match_collectives
 from weft.step.run import StepRun

@@ -73,7 +73,12 @@ def collective(
         _check_known(kind)
         platform = _platform(on, ranks, run=run)
         answers = _answers(_questions(kind, size, platform), algorithm, run=run)
-    rows = _rows(answers, energy=energy)
+    # Energy is known for predictions of named collectives only.
+    rows = [
+        row | (getattr(found, "energy", {}) if energy else {})
+        for found in answers
+        for row in found.rows
+    ]
     note = _write(path, answers, rows) if path else ""
     if output == "-":
         _print_trace(answers)
@@ -146,15 +151,6 @@ def _questions(kind: str, sizes: str, platform: "Platform") -> list["CollectiveQ
     from weft.cli.collective_pricing import CollectiveQuestion
 
     return [CollectiveQuestion(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
-
-
-def _rows(answers: "Found", *, energy: bool) -> list[dict[str, Any]]:
-    """Return every result; energy is available for predictions of named collectives only."""
-    return [
-        row | (getattr(found, "energy", {}) if energy else {})
-        for found in answers
-        for row in found.rows
-    ]
 
 
 def _show(

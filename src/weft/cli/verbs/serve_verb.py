@@ -128,7 +128,8 @@ def serve(
     from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
-    shape = transformer_of(model, _with_tp(settings_of(settings), machine))
+    # Tensor parallelism over the ranks of a node, unless given.
+    shape = transformer_of(model, {"tp": str(machine.node_size)} | settings_of(settings))
     is_server_only = fetch == "all" and (
         server is not None or prefill is not None or decode is not None
     )
@@ -189,11 +190,6 @@ def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list
             f"Use fewer workers, or a larger machine: --on {machine.name}x2.",
         )
     return found
-
-
-def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
-    """Set tensor parallelism to the ranks of a node, unless given."""
-    return {"tp": str(machine.node_size)} | settings
 
 
 def _show(

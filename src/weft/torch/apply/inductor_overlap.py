@@ -83,7 +83,7 @@ class InductorPrices:
         outputs = tensors_in([node.meta.get("val")])
         if not outputs:
             return 0.0
-        inputs = _inputs(node)
+        inputs = tensors_in([each.meta.get("val") for each in node.all_input_nodes])
         alone = _name(node) in _ALONE or "attention" in str(node.target)
         if not alone:
             inputs = tensors_in(
@@ -222,10 +222,6 @@ def _storages(node: fx.Node) -> Iterator[tuple[int, int]]:
 def _mutates(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
-
-
-def _inputs(node: fx.Node) -> list[torch.Tensor]:
-    return tensors_in([each.meta.get("val") for each in node.all_input_nodes])
 
 
 def _fuses(node: fx.Node) -> bool:

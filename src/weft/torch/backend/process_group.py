@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from weft.errors import RunError, UsageError
-from weft.torch.backend.batch_isend_irecv import install_batch_isend_irecv as install_batches
 from weft.torch.backend.c10d import BackendOptions, GroupName, PrefixStore, Store
 from weft.torch.backend.c10d_work import FutureCompleter
 from weft.torch.backend.device_groups import (
@@ -25,6 +24,7 @@ from weft.torch.backend.dist_functions import install_dist_functions
 from weft.torch.backend.fast_path import FastPathCollectives
 from weft.torch.backend.p2p_queue import P2PQueue
 from weft.torch.backend.send_recv import SendRecv
+from weft.torch.backend.send_recv import install_batch_isend_irecv as install_batches
 from weft.torch.backend.store_rendezvous import rendezvous
 
 __all__ = ["WeftProcessGroup", "register"]

@@ -138,7 +138,10 @@ def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensor
         pairs = list(zip(indices, offsets, strict=True))
         # All lack the end or none do: the last bag of a table may be empty and start at its end.
         lack = any(not len(o) or int(o[-1]) != flat.numel() for flat, o in pairs)
-        found = [_of_all(flat, _ended(o, flat) if lack else o, None, 1) for flat, o in pairs]
+        found = [
+            _of_all(flat, torch.cat([o, o.new_tensor([flat.numel()])]) if lack else o, None, 1)
+            for flat, o in pairs
+        ]
     each = [(one.indices, one.offsets) for one in found]
     samples = {borders.numel() - 1 for _, borders in each}
     if len(samples) > 1:
@@ -151,10 +154,6 @@ def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensor
     if weights is not None:
         return _joined(each, _weights(weights), samples.pop())
     return Bags(none, none, None, samples.pop(), tuple(each))
-
-
-def _ended(offsets: Tensor, indices: Tensor) -> Tensor:
-    return torch.cat([offsets, offsets.new_tensor([indices.numel()])])
 
 
 def _joined(each: Sequence[tuple[Tensor, Tensor]], weights: Tensor | None, samples: int) -> Bags:

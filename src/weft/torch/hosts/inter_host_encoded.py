@@ -15,7 +15,7 @@ from weft.compress import Deltas, codec_of, expected_ratio, is_lossless
 from weft.compress.frame import Octets, frame_bytes
 from weft.errors import CodecError
 from weft.torch.backend.channel import DTYPE_NAMES
-from weft.torch.hosts import inter_host_movement
+from weft.torch.hosts import inter_host_collectives
 from weft.torch.hosts.chunk_size import LONG, ChunkChoice
 from weft.torch.hosts.chunks import as_bytes
 from weft.torch.hosts.consensus import agree_on_chunk_size, wait_for_last_host
@@ -57,7 +57,7 @@ def broadcast_delta(
     """Send what changed since the last broadcast of the root's tensor."""
 
     def plain(note: Octets) -> None:
-        inter_host_movement.broadcast(topology, torch.from_numpy(note), root)
+        inter_host_collectives.broadcast(topology, torch.from_numpy(note), root)
 
     delta = deltas.consensus(encoding.codec, DTYPE_NAMES[x.dtype], as_bytes(x).numpy(), root, plain)
     _broadcast(topology, x, root, encoding, DeltaEncoder(delta))

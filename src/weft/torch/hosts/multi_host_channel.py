@@ -18,7 +18,7 @@ from weft.runtime import World
 from weft.torch.backend.c10d import PrefixStore, Store
 from weft.torch.backend.c10d_work import Waitable
 from weft.torch.backend.channel import Channel, Splits
-from weft.torch.hosts import inter_host_encoded, inter_host_movement, inter_host_reductions
+from weft.torch.hosts import inter_host_collectives, inter_host_encoded
 from weft.torch.hosts.abort_propagation import AbortPropagator
 from weft.torch.hosts.gloo_transport import GlooTransport
 from weft.torch.hosts.host_map import HostMap
@@ -66,28 +66,28 @@ class MultiHostChannel(Channel):
 
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> SerialJob | None:
         """Concatenate the ranks' inputs in their order."""
-        return self._submit(inter_host_movement.all_gather, out, x, async_op=async_op)
+        return self._submit(inter_host_collectives.all_gather, out, x, async_op=async_op)
 
     def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> SerialJob | None:
         """Reduce in place, on every rank."""
-        return self._submit(inter_host_reductions.all_reduce, x, op, async_op=async_op)
+        return self._submit(inter_host_collectives.all_reduce, x, op, async_op=async_op)
 
     def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> SerialJob | None:
         """Reduce in place, on the root."""
-        return self._submit(inter_host_reductions.reduce, x, root, op, async_op=async_op)
+        return self._submit(inter_host_collectives.reduce, x, root, op, async_op=async_op)
 
     def reduce_scatter(
         self, out: Tensor, x: Tensor, op: str, *, async_op: bool
     ) -> SerialJob | None:
         """Reduce-scatter into this rank's part."""
-        return self._submit(inter_host_reductions.reduce_scatter, out, x, op, async_op=async_op)
+        return self._submit(inter_host_collectives.reduce_scatter, out, x, op, async_op=async_op)
 
     def broadcast(
         self, x: Tensor, root: int, encoding: BroadcastEncoding | None = None, *, async_op: bool
     ) -> SerialJob | None:
         """Broadcast the root's tensor."""
         if encoding is None:
-            return self._submit(inter_host_movement.broadcast, x, root, async_op=async_op)
+            return self._submit(inter_host_collectives.broadcast, x, root, async_op=async_op)
         if is_delta(encoding.codec):
             act = partial(inter_host_encoded.broadcast_delta, self._deltas)
             return self._submit(act, x, root, encoding, async_op=async_op)
@@ -101,33 +101,33 @@ class MultiHostChannel(Channel):
         taken, given = splits or (even, even)
         outs = torch.split(out.view(-1), list(taken))
         xs = torch.split(x.view(-1), list(given))
-        act = partial(inter_host_movement.exchange, even=splits is None)
+        act = partial(inter_host_collectives.exchange, even=splits is None)
         return self._submit(act, outs, xs, async_op=async_op)
 
     def exchange(
         self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
     ) -> SerialJob | None:
         """Send a tensor to each rank and receive one from each, of any sizes."""
-        act = partial(inter_host_movement.exchange, even=False)
+        act = partial(inter_host_collectives.exchange, even=False)
         return self._submit(act, outs, xs, async_op=async_op)
 
     def all_gather_list(
         self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool
     ) -> SerialJob | None:
         """All-gather into separate tensors, whose sizes may differ."""
-        return self._submit(inter_host_movement.all_gather_list, outs, x, async_op=async_op)
+        return self._submit(inter_host_collectives.all_gather_list, outs, x, async_op=async_op)
 
     def gather(
         self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool
     ) -> SerialJob | None:
         """Gather the ranks' inputs on the root; the others pass no output."""
-        return self._submit(inter_host_movement.gather, out, x, root, async_op=async_op)
+        return self._submit(inter_host_collectives.gather, out, x, root, async_op=async_op)
 
     def scatter(
         self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool
     ) -> SerialJob | None:
         """Send each rank its part of the root's input."""
-        return self._submit(inter_host_movement.scatter, out, x, root, async_op=async_op)
+        return self._submit(inter_host_collectives.scatter, out, x, root, async_op=async_op)
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Return a send or a receive, which makes progress when it is tested."""

@@ -17,7 +17,7 @@ import torch
 from weft.compress.frame import Octets
 from weft.errors import CodecError, DisagreeError
 from weft.torch.backend.channel import Channel
-from weft.torch.hosts import inter_host_movement
+from weft.torch.hosts import inter_host_collectives
 from weft.torch.hosts.host_map import HostMap
 from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.inter_host_session import InterHostSession
@@ -100,7 +100,7 @@ def _all_gather(topology: HostTopology, values: tuple[int, ...]) -> list[list[in
     mine = torch.tensor(values, dtype=torch.int64)
     out = torch.empty(len(topology.hosts.of) * len(values), dtype=torch.int64)
     if topology.hosts.num > 1:
-        inter_host_movement.all_gather(topology, out, mine)
+        inter_host_collectives.all_gather(topology, out, mine)
     else:
         outs = list(torch.split(out, len(values)))
         topology.intra_host.exchange(outs, [mine] * len(outs))

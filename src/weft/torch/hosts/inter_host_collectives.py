@@ -1,7 +1,7 @@
-"""Collectives without a reduction over several hosts: shared memory inside, Gloo between them.
+"""Collectives over several hosts: shared memory inside each host, Gloo between hosts.
 
 Data are sent to another host once, however many ranks it has, and shared there chunk by chunk while
-the next ones are in flight.
+the next ones are in flight. Reductions run by the schedules of ``weft.collectives.host_leaders``.
 """
 
 import time
@@ -13,11 +13,41 @@ from torch import Tensor
 
 from weft.collectives import host_leaders
 from weft.errors import DisagreeError
+from weft.torch.backend.channel import DTYPE_NAMES
 from weft.torch.hosts.chunks import as_bytes
 from weft.torch.hosts.consensus import agree_on_chunk_size, wait_for_last_host
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.inter_host_session import LENGTH, InterHostSession, wait_for
+from weft.torch.hosts.intra_host import require_reduction
+
+
+def reduce(topology: HostTopology, x: Tensor, root: int, op: str) -> None:
+    """Reduce inside every host, then on the root."""
+    require_reduction(op, x)
+    with topology.session("reduce", x.nbytes, x.dtype, op, f"root {root}") as session:
+        dtype = DTYPE_NAMES[x.dtype]
+        topology.nic_queues.run(
+            session, host_leaders.reduce, {"data": x}, root=root, dtype=dtype, op=op
+        )
+
+
+def all_reduce(topology: HostTopology, x: Tensor, op: str) -> None:
+    """Reduce in place, on every rank."""
+    require_reduction(op, x)
+    with topology.session("all_reduce", x.nbytes, x.dtype, op) as session:
+        dtype = DTYPE_NAMES[x.dtype]
+        topology.nic_queues.run(session, host_leaders.all_reduce, {"data": x}, dtype=dtype, op=op)
+
+
+def reduce_scatter(topology: HostTopology, out: Tensor, x: Tensor, op: str) -> None:
+    """Reduce the parts of each host's ranks on its leader, then scatter them."""
+    require_reduction(op, x)
+    if not x.numel():
+        return
+    with topology.session("reduce_scatter", x.nbytes, x.dtype, op) as session:
+        buffers, dtype = {"out": out, "in": x}, DTYPE_NAMES[x.dtype]
+        topology.nic_queues.run(session, host_leaders.reduce_scatter, buffers, dtype=dtype, op=op)
 
 
 def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
