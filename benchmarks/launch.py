@@ -41,7 +41,7 @@ def require_known(names: Iterable[str], known: Collection[str] = PEERS, what: st
     """Raise for a name of an option that a benchmark does not know, by default of a peer."""
     for name in names:
         if name not in known:
-            raise UnknownNameError(f"no {what} is called {name!r}", nearest(name, known))
+            raise UnknownNameError(f"unknown {what} {name!r}", nearest(name, known))
 
 
 def has_collective(peer: str, kind: str, dtype: str) -> bool:

@@ -73,13 +73,13 @@ def test_figures_say_what_was_reached(fake_teams, capsys):
 
 @pytest.mark.parametrize("module", [collectives, figures])
 def test_an_unknown_peer_gets_the_nearest_name(module):
-    with pytest.raises(UnknownNameError, match="no peer is called 'glo'") as caught:
+    with pytest.raises(UnknownNameError, match="unknown peer 'glo'") as caught:
         list(module.run(Options(against=("glo",))))
     assert caught.value.hint == "Did you mean 'gloo'?"
 
 
 def test_an_unknown_collective_gets_the_nearest_name():
-    with pytest.raises(UnknownNameError, match="no collective is called 'all_gathr'") as caught:
+    with pytest.raises(UnknownNameError, match="unknown collective 'all_gathr'") as caught:
         collectives.count_rows(Options(collectives=("all_gathr",)))
     assert "all_gather" in caught.value.hint
 

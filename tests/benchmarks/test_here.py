@@ -27,5 +27,5 @@ def test_every_case_is_priced_and_run(monkeypatch):
 
 
 def test_an_unknown_collective_is_refused():
-    with pytest.raises(UnknownNameError, match="no collective is called 'gather_all'"):
+    with pytest.raises(UnknownNameError, match="unknown collective 'gather_all'"):
         list(here.run(Options(collectives=("gather_all",))))

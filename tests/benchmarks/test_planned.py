@@ -22,7 +22,7 @@ def test_a_row_for_every_model_and_link():
 
 
 def test_a_model_that_nobody_knows_is_said():
-    with pytest.raises(UnknownNameError, match="no model is called 'dlmr'"):
+    with pytest.raises(UnknownNameError, match="unknown model 'dlmr'"):
         next(iter(planned.run(Options(collectives=("dlmr",)))))
 
 

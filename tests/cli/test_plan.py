@@ -78,8 +78,8 @@ def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
     ("words", "said"),
     [
         (["gpt2"], "--on is missing"),
-        (["gpt5", "--on", "h100-8"], "no workload is called 'gpt5'"),
-        (["gpt2", "--on", "h100-8", "--mode", "slow"], "no mode is called 'slow'"),
+        (["gpt5", "--on", "h100-8"], "unknown workload 'gpt5'"),
+        (["gpt2", "--on", "h100-8", "--mode", "slow"], "unknown mode 'slow'"),
         (["gpt2", "--on", "h100-8", "--codec", "zip"], "codec 'zip'"),
         (["gpt2", "--on", "h100-8", "--budget", "nan"], "--budget must be >= 0 (got nan)"),
         (["gpt2", "--on", "h100-8", "--memory", "1MiB"], "a plan may use 1 MiB"),

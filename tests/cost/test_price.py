@@ -144,7 +144,7 @@ def test_nothing_is_divided_into_no_parts(kind, part):
 
 
 def test_unknown_names_are_answered_with_known_ones():
-    with pytest.raises(UnknownNameError, match="no kernel is called 'gem'"):
+    with pytest.raises(UnknownNameError, match="unknown kernel 'gem'"):
         price_columns("gem", {}, H100)
     with pytest.raises(UnknownNameError, match="no kernel is known for dtype 'posit'"):
         known_dtype("posit")

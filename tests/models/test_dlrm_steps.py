@@ -118,7 +118,7 @@ def test_time_between_steps_is_added_once(stack):
     ("settings", "message"),
     [
         ({"node": "3"}, "nodes of 3 do not divide 8 ranks"),
-        ({"optimizer": "lion"}, "no optimizer of tables is called 'lion'"),
+        ({"optimizer": "lion"}, "unknown optimizer of tables 'lion'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):

@@ -158,7 +158,7 @@ def test_a_torchtitan_pipeline_is_read(tmp_path):
     ("old", "new", "message"),
     [
         ("shard_degree = -1", "shard_degree = 3", r"is 48 \(got 64 ranks\)"),
-        ('flavor = "70B"', 'flavor = "71B"', "no model is called 'llama3 71B'"),
+        ('flavor = "70B"', 'flavor = "71B"', "unknown model 'llama3 71B'"),
         ("tensor_", 'pipeline_parallel_schedule = "DualPipeV"\npipeline_',
          "'DualPipeV' is not modelled"),
         ("tensor_parallel_degree = 8", "tensor_parallel_degree = 0", "must be above zero"),

@@ -121,7 +121,7 @@ def test_a_file_of_another_version_or_kind_is_refused(made, tmp_path):
         read_plan(tmp_path / "none.json")
     text["plan"]["choices"][0]["strategy"] = "prority"
     (tmp_path / "plan.json").write_text(json.dumps(text))
-    with pytest.raises(UnknownNameError, match="no strategy is called 'prority'") as told:
+    with pytest.raises(UnknownNameError, match="unknown strategy 'prority'") as told:
         read_plan(tmp_path / "plan.json")
     assert "priority" in told.value.hint
 
@@ -135,7 +135,7 @@ def test_wrong_limits_and_modes_are_refused(gpt2):
         plan(gpt2, H100, limits=Limits(engines=-1))
     with pytest.raises(UnknownNameError, match="error of codec 'zip'"):
         plan(gpt2, H100, limits=Limits(codecs=("zip",)))
-    with pytest.raises(UsageError, match="no mode is called 'quick'"):
+    with pytest.raises(UsageError, match="unknown mode 'quick'"):
         plan(gpt2, H100, mode="quick")
 
 

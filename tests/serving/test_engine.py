@@ -130,16 +130,16 @@ def test_a_kernel_that_copies_slows_what_computes():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"count": 0}, "are nothing"),
-        ({"prompt": 0}, "are nothing"),
-        ({"count": 10**20}, "are too many"),
-        ({"prompt": 10**20}, "are too many"),
-        ({"hit": 1.01}, "no share of a prompt"),
-        ({"hit": -0.1}, "no share of a prompt"),
-        ({"hit": math.nan}, "no share of a prompt"),
-        ({"rate": 0.0}, "never come"),
-        ({"rate": -3.0}, "never come"),
-        ({"rate": math.nan}, "never come"),
+        ({"count": 0}, "at least 1"),
+        ({"prompt": 0}, "at least 1"),
+        ({"count": 10**20}, "at most"),
+        ({"prompt": 10**20}, "at most"),
+        ({"hit": 1.01}, "from 0 to 1"),
+        ({"hit": -0.1}, "from 0 to 1"),
+        ({"hit": math.nan}, "from 0 to 1"),
+        ({"rate": 0.0}, "above 0"),
+        ({"rate": -3.0}, "above 0"),
+        ({"rate": math.nan}, "above 0"),
     ],
 )
 def test_a_load_that_means_nothing_is_refused(wrong, said):
@@ -150,7 +150,7 @@ def test_a_load_that_means_nothing_is_refused(wrong, said):
 def test_what_cannot_be_served_is_refused():
     with pytest.raises(UsageError, match="cannot serve 256 requests at once"):
         BatchLimits(tokens=8)
-    with pytest.raises(UnknownNameError, match="no way to fetch is called 'loop'"):
+    with pytest.raises(UnknownNameError, match="unknown fetch method 'loop'"):
         Fetcher(MACHINE, "loop", 4096)
     with pytest.raises(UsageError, match="pp and fsdp are not served"):
         Question("m", replace(SMALL, pp=2), MACHINE, LOAD).rows(["b2b"])

@@ -104,7 +104,7 @@ def test_experts_on_several_ranks_exchange_tokens():
 
 
 def test_ways_to_sum_that_do_not_apply_are_refused():
-    with pytest.raises(UnknownNameError, match="no way to sum over ranks is called 'tree'"):
+    with pytest.raises(UnknownNameError, match="unknown reduction of ranks 'tree'"):
         Forward(LLAMA, MACHINE, "tree")
     with pytest.raises(UsageError, match="stay inside a node"):
         Forward(replace(LLAMA, tp=16), platform("mi300x-8x2"), "fused")

@@ -121,5 +121,5 @@ def test_traces_of_two_jobs_are_not_joined(tmp_path):
 
 
 def test_names_of_no_change_are_refused_before_anything_is_replayed():
-    with pytest.raises(UnknownNameError, match="no change is called 'dmaa'"):
+    with pytest.raises(UnknownNameError, match="unknown change 'dmaa'"):
         what_if_jobs([], ["no-straggler", "dmaa"])

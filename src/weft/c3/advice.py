@@ -28,7 +28,7 @@ def advised_rows(
     *,
     in_full: bool = False,
 ) -> list[dict[str, Any]]:
-    """The scenario by the strategies asked for, or by all that apply; the one to use says why.
+    """Return rows of the strategies asked for, or of all that apply; the best says why.
 
     ``in_full`` adds how many times as long as alone the GEMM takes.
     """

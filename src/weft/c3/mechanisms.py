@@ -35,9 +35,9 @@ NAMES = tuple(each.name for each in MECHANISMS)
 
 
 def without(platform: Platform, name: str) -> Platform:
-    """The platform on which one mechanism does not happen."""
+    """Return the platform with one mechanism off."""
     if name not in NAMES:
-        raise UnknownNameError(f"no mechanism is called {name!r}", nearest(name, NAMES))
+        raise UnknownNameError(f"unknown mechanism {name!r}", nearest(name, NAMES))
     device = platform.require_device()
     if name == "launch":
         return replace(platform, device=_at_once(device))
@@ -46,7 +46,7 @@ def without(platform: Platform, name: str) -> Platform:
 
 
 def _off(name: str, kernels: Kernels) -> dict[str, Any]:
-    """The numbers of the kernels that change."""
+    """Return the changed numbers of the kernels."""
     return {
         # A share of the tiles that end is the same share of as many more pieces.
         "waves": {"pieces": _FINE, "dispatch_share": kernels.dispatch_share / _FINE},
@@ -60,7 +60,7 @@ def _off(name: str, kernels: Kernels) -> dict[str, Any]:
 
 
 def _at_once(device: Any) -> Any:
-    """A device that is launched and fed in next to no time: the order stays."""
+    """Return a device that is launched and fed in next to no time: the order stays."""
     dma = device.dma
     if dma is not None:
         dma = replace(dma, control=0.0, doorbell=0.0, fetch=0.0, observe=0.0)

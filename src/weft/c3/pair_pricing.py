@@ -101,7 +101,7 @@ class Pricer:
         return next((each for each in ("bf16", "fp16", *flops) if each in flops), "bf16")
 
     def compute(self, gemm: Gemm) -> float:
-        """Seconds of the GEMM alone, on all units."""
+        """Return the seconds of the GEMM alone, on all units."""
         if gemm not in self._alone:
             units = self.platform.require_device().units
             form = self._form("compute", "all_gather")
@@ -109,16 +109,16 @@ class Pricer:
         return self._alone[gemm]
 
     def comm(self, scenario: Scenario) -> float:
-        """Seconds of the collective kernel alone, on the units that fill the links."""
+        """Return the seconds of the collective kernel alone, on the units that fill the links."""
         units = collective_units(self.platform, scenario.collective)
         return self._form("comm", scenario.collective).seconds(self._scale(scenario), units=units)
 
     def engines(self, scenario: Scenario) -> float:
-        """Seconds of the collective alone, by engines."""
+        """Return the seconds of the collective alone, by engines."""
         return self._form("engines", scenario.collective).seconds(self._scale(scenario))
 
     def pair(self, scenario: Scenario, choice: Strategy) -> float:
-        """Seconds of both by a strategy."""
+        """Return the seconds of both by a strategy."""
         check_choice(choice, scenario.collective, self.platform)
         grid, total = self.grid(scenario.gemm), self.device.units
         by_units = not choice.kind.by_engines
@@ -160,7 +160,7 @@ class Pricer:
 
 
 def _shape(choice: Strategy, units: int | None, grid: Grid) -> str:
-    """The form of a schedule, masks aside: ``pair_schedule`` makes the same distinctions."""
+    """Return the form of a schedule, masks aside: ``pair_schedule`` makes the same distinctions."""
     if choice.kind.by_engines or units is None:
         return "dma"
     if choice.kind.exclusive:
@@ -204,7 +204,7 @@ class PricedPair:
         return class_of(self.compute, self.comm)
 
     def as_row(self) -> dict[str, Any]:
-        """The result under the keys that ``weft c3`` has."""
+        """Return the result under the keys that ``weft c3`` has."""
         return {
             "scenario": self.scenario.name,
             "gemm": str(self.scenario.gemm),
@@ -238,7 +238,7 @@ def gemm_slowdown(scenario: Scenario, choice: Strategy, platform: Platform) -> f
 def applying(
     scenario: Scenario, asked: Sequence[str], units: int | None, platform: Platform
 ) -> tuple[str, ...]:
-    """The strategies asked for, which must apply, or all that do."""
+    """Return the strategies asked for, which must apply, or all that do."""
     for strategy in asked:
         masks = Strategy(strategy).kind.masks
         check_choice(

@@ -43,7 +43,7 @@ COMPUTE, COMM = "stream0", "stream1"
 
 
 def masks(device: Device) -> tuple[int, ...]:
-    """The numbers of units that a mask takes: doublings of the grain, up to half of the device.
+    """Return the sizes of masks: doublings of the grain, up to half of the units of the device.
 
     8, 16, 32, 64 and 128 on MI300X, as in the published study.
     """
@@ -56,14 +56,14 @@ def masks(device: Device) -> tuple[int, ...]:
 
 
 def check_choice(choice: Strategy, kind: str, platform: Platform) -> None:
-    """Refuse what the hardware cannot do, and say what it can."""
+    """Raise if the hardware cannot do it, with what it can do."""
     device = platform.require_device()
     if choice.name not in STRATEGIES:
         hint = nearest(choice.name, STRATEGIES)
-        raise UnknownNameError(f"no strategy is called {choice.name!r}", hint)
+        raise UnknownNameError(f"unknown strategy {choice.name!r}", hint)
     if kind not in COLLECTIVES:
         known = f"Known: {', '.join(COLLECTIVES)}."
-        raise UsageError(f"{kind} is no collective that weft overlaps with a GEMM", known)
+        raise UsageError(f"kind: weft does not overlap {kind!r} with a GEMM", known)
     if choice.kind.by_engines and (why := device.engine_refusal(kind)):
         raise UsageError(
             f"{choice.name} does not apply on {platform.name}: {why}",
@@ -71,18 +71,18 @@ def check_choice(choice: Strategy, kind: str, platform: Platform) -> None:
         )
     if choice.kind.masks and not masks(device):
         raise UsageError(
-            f"{choice.name} does not apply on {platform.name}, where a mask leaves nothing of "
+            f"{choice.name} does not apply on {platform.name}: a mask needs more than its "
             f"{device.units} unit{'s' if device.units > 1 else ''}",
             "Use serial, concurrent or priority, or a platform such as mi300x-8.",
         )
     if platform.num_nodes > 1:
         raise UsageError(
-            f"a pair is priced inside one node; {platform.name} has {platform.num_nodes}",
+            f"platform: expected one node (got {platform.name} with {platform.num_nodes})",
             "Use the platform of one node, as mi300x-8.",
         )
     if platform.num_ranks < 2:
         raise UsageError(
-            f"a collective needs 2 ranks or more; {platform.name} has {platform.num_ranks}",
+            f"platform: expected 2 ranks or more (got {platform.name} with {platform.num_ranks})",
             "Use the platform of a whole node, as mi300x-8.",
         )
     if choice.units is not None:
@@ -96,19 +96,19 @@ def _check_units(choice: Strategy, device: Device) -> None:
     largest = (device.units - 1) // grain * grain
     if not 0 <= units <= largest:
         raise UsageError(
-            f"a mask of {units} units leaves nothing of {device.name}, which has {device.units}",
+            f"units: a mask must leave units of {device.name} (got {units} of {device.units})",
             f"Use a multiple of {grain} up to {largest}.",
         )
     if units % grain:
         below = units // grain * grain
         raise UsageError(
-            f"a mask of {units} units is no multiple of {grain}, the grain of {device.name}",
+            f"units: must be a multiple of {grain}, the grain of {device.name} (got {units})",
             f"Use {below or grain} or {below + grain}.",
         )
 
 
 def grid_of(gemm: Gemm, device: Device) -> Grid:
-    """The tiles of a GEMM on a device."""
+    """Return the tiles of a GEMM on a device."""
     return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device, gemm.family)
 
 
@@ -118,7 +118,7 @@ def without_units(gemm: Gemm, lost: int, device: Device) -> float:
 
 
 def gemm_kernel(gemm: Gemm, device: Device) -> Kernel:
-    """The GEMM as a command."""
+    """Return the GEMM as a command."""
     grid = grid_of(gemm, device)
     return Kernel(
         "gemm",
@@ -134,7 +134,7 @@ def gemm_kernel(gemm: Gemm, device: Device) -> Kernel:
 
 
 def pair_schedule(scenario: Scenario, choice: Strategy, platform: Platform) -> Schedule:
-    """The scenario carried out by a strategy."""
+    """Build the schedule of the scenario by a strategy."""
     check_choice(choice, scenario.collective, platform)
     kernel = gemm_kernel(scenario.gemm, platform.require_device())
     if choice.kind.by_engines:
@@ -167,7 +167,7 @@ def comm_alone(scenario: Scenario, platform: Platform) -> Schedule:
 
 
 def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) -> Schedule:
-    """A collective by units: direct, all peers at once."""
+    """Build a collective by units: direct, all peers at once."""
     built = collective(kind, "direct", num_ranks=platform.num_ranks, nbytes=nbytes)
 
     def told(command: Command | Repeat) -> Command | Repeat:
@@ -186,7 +186,7 @@ def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) ->
 
 
 def comm_units(kind: str, choice: Strategy, platform: Platform) -> int:
-    """The units that a collective kernel uses: a wider mask does not give it more workgroups."""
+    """Return the units of a collective kernel: a wider mask does not give it more workgroups."""
     filled = collective_units(platform, kind)
     return min(filled, choice.units) if choice.kind.masks and choice.units else filled
 
@@ -202,7 +202,7 @@ Mask = tuple[int, int]
 
 
 def _unit_masks(choice: Strategy, platform: Platform) -> tuple[Mask | None, Mask | None]:
-    """The units of the computation and of the collective."""
+    """Return the units of the computation and of the collective."""
     if not choice.kind.masks or not choice.units:
         return None, None
     total = platform.require_device().units
@@ -210,7 +210,7 @@ def _unit_masks(choice: Strategy, platform: Platform) -> tuple[Mask | None, Mask
 
 
 def _joined(inner: Schedule, name: str, queues: Callable[[Queue], tuple[Queue, ...]]) -> Schedule:
-    """The programs of a collective, each with its stream among ``queues``."""
+    """Return the programs of a collective, each with its stream among ``queues``."""
     programs = []
     for program in inner.programs:
         (comm,) = program.queues
@@ -244,7 +244,7 @@ def _two_streams(
 def _with_engines(
     scenario: Scenario, choice: Strategy, platform: Platform, kernel: Kernel
 ) -> Schedule:
-    """The GEMM is launched, then the engines are fed by the same thread."""
+    """Build the schedule in which one thread launches the GEMM, then feeds the engines."""
     inner = engine_collective(scenario, platform)
     name = f"{choice} {scenario.collective} with {scenario.gemm}"
     mask, _ = _unit_masks(choice, platform)

@@ -45,7 +45,7 @@ def search_layouts(
     job = find_job(workloads[0], machine.num_ranks, given)
     if job is None or len(workloads) > 1:
         raise UsageError(
-            f"--search layout: {workloads[0]!r} is no model or configuration",
+            f"--search layout: {workloads[0]!r} is not a model or configuration",
             "Use a name of weft models, or a configuration file.",
         )
     search = LayoutSearch(job, machine, frozenset(_fixed_settings(given)))

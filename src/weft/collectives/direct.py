@@ -32,6 +32,9 @@ from weft.schedule import (
     shifted,
 )
 
+# One latency (all-reduce: two) whatever the number of ranks, and all links of a full mesh at once,
+# such as xGMI or NVSwitch: the choice for short messages inside a node. Between nodes n-1 messages
+# a rank share one NIC.
 READY, SENT, DONE, REDUCED = 0, 1, 2, 3
 
 
@@ -82,6 +85,8 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
         wait(READY, num_ranks - 1),
         _to_slot(chunks, "data"),
         signal(peer, SENT),
+        # The kernel's lanes are workgroups: the one that adds up raises a flag of its own rank for
+        # the others.
         wait(REDUCED),
         Copy(result, chunks.slice(peer, "data", place)),
         signal(peer, DONE),
@@ -209,6 +214,7 @@ def exchange(group: Group, to_peer: Items, local: Items, after: Items = ()) -> Q
 
 def _to_slot(chunks: Chunks, source: str) -> Copy:
     """Return the copy that sends, in iteration k, the chunk of peer k + 1 into its slot k."""
+    # Slot k of a rank has one writer: the rank k + 1 before it.
     part = chunks.slice(SELF, source, Index(chunks.group, 1, (1,)))
     peer, slot = shifted(chunks.group, 1, 1), chunks.largest
     return Copy(part, Slice(peer, "scratch", Rel(0, (slot,)), part.nbytes))
@@ -224,7 +230,7 @@ def _rooted(
     at_root: Items = (),
     buffers: tuple[Buffer, ...],
 ) -> Schedule:
-    """Build: the root runs ``from_root`` in one lane per peer, the others ``elsewhere``."""
+    """Build: the root runs ``from_root`` in one lane per peer, the others ``at_others``."""
     others = tuple(r for r in range(group.size) if r != root)
     queue = launched(at_root, Repeat(group.size - 1, from_root))
     programs = (Program((root,), (queue,)), Program(others, (launched(at_others),)))

@@ -49,6 +49,8 @@ def all_gather(
     mine = chunks.slice(SELF, "data", place)
     theirs = [chunks.slice(shifted(chunks.group, k), "data", place) for k in range(1, num_ranks)]
     if feature == "bcst":
+        # The broadcast command of an SDMA engine has two destinations, so half as many commands and
+        # reads of the source.
         pairs = [theirs[k : k + 2] for k in range(0, num_ranks - 1, 2)]
         moves: Queues = [
             (Broadcast(mine, tuple(pair)) if len(pair) > 1 else Copy(mine, pair[0]),)
@@ -92,6 +94,7 @@ def all_to_all(
 
 def _swaps(chunks: Chunks) -> list[tuple[range, Queues]]:
     """Return each pair of ranks once; pairs at distance n/2 belong to the lower half."""
+    # A swap serves both ranks of a pair, so only one of them submits it.
     group, half = chunks.group, chunks.group.size // 2
     swaps: Queues = [
         (
@@ -181,6 +184,8 @@ def _host_thread(
     group: Group, blocks: Sequence[_Block], num_syncs: int, *, prelaunch: bool
 ) -> Items:
     """Return host commands that submit (or release) everything, then wait for completions."""
+    # Prelaunched: commands wait in the engine queues behind a poll of RELEASE, and submission is
+    # off the critical path.
     release = Flag(SELF, RELEASE) if prelaunch else None
     submits: Items = tuple(block.submits(group, release) for block in blocks if block.engines)
     ready = wait(READY, group.size - 1)

@@ -66,6 +66,9 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 
     Ranks beyond the largest power of two first reduce into the ranks below it.
     """
+    # Rabenseifner's algorithm (Thakur, Rabenseifner and Gropp, 2005): 2 log2(n) latencies and the
+    # bytes of a ring. A number of ranks that is no power of two costs two more transfers of all
+    # data.
     power = 1 << (num_ranks.bit_length() - 1)
     extra = num_ranks - power
     steps = _Steps(Chunks(Group(power), nbytes, ITEM_BYTES[dtype]))
@@ -140,8 +143,12 @@ class _Steps:
     def _kept(self, distance: int, flip: int) -> Index:
         """Return the first chunk of the part that this rank (or its peer) keeps."""
         group = self.chunks.group
+        # After the step with this distance a rank has ``distance`` chunks: those whose index agrees
+        # with its position in all higher bits.
         return Index(group, flip, xor=True, mask=~(distance - 1) & (group.size - 1))
 
+    # All peers are greeted at the start: the latency of a greeting is then hidden by the steps
+    # before its use.
     def greet(self) -> Items:
         peers = (flipped(self.chunks.group, self.distance(s)) for s in range(self.count))
         return tuple(signal(peer, step) for step, peer in enumerate(peers))

@@ -45,6 +45,8 @@ def all_reduce(
     gather = direct.gather_in_place(node_size, nbytes, dtype=dtype)
 
     def program(ranks: range, name: str, size: int) -> Program:
+        # Local rank j reduces chunk j between nodes, so all NICs of a node are used and each
+        # carries 1/node_size of the data.
         across = halving_doubling.all_reduce(num_nodes, size, dtype=dtype, op=op)
         offset, _ = chunks.at(Index(intra_node))
         calls = (
@@ -54,6 +56,8 @@ def all_reduce(
         )
         return Program(ranks, (Queue("stream0", calls),))
 
+    # Chunks of different sizes are different programs; equal ones are a single program, however
+    # many ranks there are.
     if chunks.even:
         programs: tuple[Program, ...] = (program(range(num_ranks), "between", chunks.largest),)
     else:

@@ -145,6 +145,8 @@ def wait_next(flag: int) -> Wait:
     return wait(flag, Rel(1, (1,)))
 
 
+# A pipeline of K pieces over a chain of n ranks takes (n - 2 + K) / K of the time of the data: with
+# 64 pieces about 10 % more on 8 ranks.
 def default_piece(nbytes: int) -> int:
     """Return the piece size of a pipeline of about 64 pieces, none dominated by latency."""
     return max(16 << 10, min(4 << 20, -(-nbytes // 64 // 64) * 64))

@@ -132,6 +132,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     For large messages the root writes a share itself.
     """
     group = Group(num_ranks)
+    # Otherwise the root's core idles while n-1 others copy. Shares are whole cache lines.
     share = nbytes // num_ranks // 64 * 64 if nbytes >= SHARED_WORK else 0
     peer = shifted(group, 1, 1)
     push = Copy(own("data", 0, share), Slice(peer, "data", 0, share))
@@ -179,6 +180,8 @@ def _pulling(group: Group, local: Items, each: Items) -> Queue:
 def together(group: Group, work: Items) -> Queue:
     """Return a queue that signals, works once all ranks are ready, and leaves when all are done."""
     others = group.size - 1
+    # Two synchronizations, as in MPI's one-sided fence: nobody reads before all inputs are there,
+    # and nobody leaves, and changes its input, before all have read it.
     lane = (to_all(group, READY), wait(READY, others), *work)
     return launched((*lane, to_all(group, DONE), wait(DONE, others)))
 

@@ -27,6 +27,9 @@ from weft.schedule import (
     shifted,
 )
 
+# Each rank sends 2 (n-1)/n of the data in an all-reduce, which no algorithm can undercut (Patarasuk
+# and Yuan, 2009), and uses one link at a time: the choice for long messages, at the price of 2(n-1)
+# latencies.
 READY, REDUCED, GATHERED = 0, 1, 2
 
 
@@ -42,6 +45,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
         signal(after, GATHERED),
         *_pass_on(chunks, "out"),
     )
+    # A lane of its own: the copy of a rank's own part must not delay the ring.
     local = (Copy(mine, chunks.slice(SELF, "out", place)),)
     buffers = in_out(chunk, nbytes)
     return schedule_of("ring all_gather", num_ranks, [launched(lane, local)], buffers, 3)
@@ -102,6 +106,8 @@ def _reduce(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> 
     adds its own part. Every step has its own slot in the scratch buffer, so nothing is overwritten
     before it is read.
     """
+    # NCCL reuses a few slots and returns credits for them. With n-1 slots of 1/n of the data no
+    # credits are needed, and the scratch buffer is still no larger than the data.
     group, slot, steps = chunks.group, chunks.largest, chunks.group.size - 1
     after = shifted(group, 1)
     first = chunks.slice(SELF, source, Index(group, -1))

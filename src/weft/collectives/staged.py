@@ -89,6 +89,7 @@ def all_reduce(
                 for at, size in around(me, k)
             )
             found += _ready(me, others)
+            # Collected one window late: the peers reduced window k - 1 while this rank staged k.
             found += collect(me, k - 1) if k else ()
             at, size = parts[k].offsets[me], parts[k].sizes[me]
             mine = data(k, at, size)
@@ -223,6 +224,8 @@ def _exchanging(
         others, count = _others(me, num_ranks), len(ring.sizes)
         found: Items = ()
         for k in range(count):
+            # The slot held window k - NUM_SLOTS; flags count windows, so a wait for it passes at
+            # once if the peers are ahead.
             if k >= NUM_SLOTS:
                 found += tuple(_released(rank, k - NUM_SLOTS) for rank in others)
             found += (*stage(me)(k), *_ready(me, others), *work(me, k))

@@ -18,6 +18,9 @@ from weft.schedule.values import Value, plus
 READY, DOWN, TOP, UP = 0, 1, 2, 3  # UP and UP + 1: from the first and the second child
 
 
+# One tree, log2(n) latencies deep. NCCL's double binary tree (Sanders, Speck and Traeff, 2009) adds
+# a second one in which the leaves of the first are inner nodes, so that each carries half of the
+# data.
 class _Node:
     """One rank of a binary tree; ranks count from the root."""
 
@@ -67,6 +70,7 @@ def all_reduce(
             down = [(wait(DOWN, count),)]
         return launched((*greet, *hold, *up), *down)
 
+    # A scratch half for each child: what the second child sends must not wait for the first.
     buffers = (in_place(nbytes), Buffer("scratch", 2 * nbytes))
     return _tree("tree all_reduce", num_ranks, root, program, buffers)
 

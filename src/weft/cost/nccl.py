@@ -276,7 +276,7 @@ def _library_on(platform: Platform, name: str) -> Library:
         if measured.name == name:
             return measured
     if name not in library_names():
-        raise UnknownNameError(f"no library is called {name!r}", nearest(name, library_names()))
+        raise UnknownNameError(f"unknown library {name!r}", nearest(name, library_names()))
     if platform.device is None:
         raise UsageError(
             f"{name} runs on devices, {platform.name} is a network without any",

@@ -223,7 +223,7 @@ def _within_achieved(
 def find_family(kind: str) -> Family:
     """Find a family by its name."""
     if kind not in FAMILIES:
-        raise UnknownNameError(f"no kernel is called {kind!r}", nearest(kind, FAMILIES))
+        raise UnknownNameError(f"unknown kernel {kind!r}", nearest(kind, FAMILIES))
     return FAMILIES[kind]
 
 

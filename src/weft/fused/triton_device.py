@@ -70,6 +70,7 @@ def arrived(flags, count, epoch, max_polls, block: tl.constexpr):
     """
     lane = tl.arange(0, block)
     here = lane < count
+    # Triton has no load with acquire semantics at system scope; adding zero atomically is one.
     seen = tl.atomic_add(flags + lane, 0, mask=here, sem="acquire", scope="sys")
     late = tl.sum((here & (seen - epoch < 0)).to(tl.int32), axis=0)
     polls = 0

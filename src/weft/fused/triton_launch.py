@@ -141,6 +141,8 @@ class LaunchConfig:
         """Return how many programs run at once, all of them resident; a few if interpreted."""
         if device.type == "cpu":
             return interpreted
+        # No more programs than fit on the device at once: residents spin on flags, so one that is
+        # scheduled only after they end could never raise what they wait for.
         units: int = torch.cuda.get_device_properties(device).multi_processor_count
         return units * self.programs_per_unit
 

@@ -77,7 +77,7 @@ class PlannedKnobs:
 def emit(what: str, planned: PlannedKnobs) -> str:
     """Return the knobs of a plan in a format of ``FORMATS``."""
     if what not in FORMATS:
-        raise UnknownNameError(f"--emit: no format is called {what!r}", nearest(what, FORMATS))
+        raise UnknownNameError(f"--emit: unknown format {what!r}", nearest(what, FORMATS))
     heading = f"# {planned.title}, for {planned.stack}"
     # Names come from traces and files: a line break in one would make code of a comment.
     lines = (" ".join(line.splitlines()) for line in (heading, *FORMATS[what](planned)))

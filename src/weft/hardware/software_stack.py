@@ -57,7 +57,7 @@ class SoftwareStack:
         for name, version in self.versions.items():
             if name not in COMPONENTS:
                 raise UnknownNameError(
-                    f"--stack: no component is called {name!r}", nearest(name, COMPONENTS)
+                    f"--stack: unknown component {name!r}", nearest(name, COMPONENTS)
                 )
             version_of(version)
 

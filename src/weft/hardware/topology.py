@@ -72,7 +72,7 @@ def ring_hops(size: int, src: Any, dst: Any) -> Any:
 
 
 def latencies(levels: tuple[Level, ...], src: Ints, dst: Ints) -> NDArray[np.float64]:
-    """Seconds until the first byte arrives: once a switch, once a hop on ring and mesh."""
+    """Return the seconds to the first byte: a latency per switch, or per hop of a ring or mesh."""
     total = np.zeros(len(src))
     stride = _strides(levels)
     for crossing in crossings(levels, src, dst):

@@ -110,7 +110,7 @@ def build(
         )
     if model.optimizer not in _STATES:
         raise UsageError(
-            f"optimizer: no optimizer of tables is called {model.optimizer!r}",
+            f"optimizer: unknown optimizer of tables {model.optimizer!r}",
             nearest(model.optimizer, _STATES),
         )
     held: dict[int, list[Shard]] = defaultdict(list)

@@ -143,7 +143,7 @@ def _unknown(kind: str, document: Mapping[str, Any], where: str) -> tuple[str, s
         hint += f" A Llama-like model needs {', '.join(missing)} too."
     else:
         hint += ' If it is like Llama, set "model_type": "llama" and see what is left out.'
-    return f"{where}: no architecture is called {shown!r}", hint
+    return f"{where}: unknown architecture {shown!r}", hint
 
 
 def _dtype(keys: Keys) -> str:

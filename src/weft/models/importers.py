@@ -64,7 +64,7 @@ def import_file(path: Path, num_ranks: int, model: Transformer | None = None) ->
     if found is None:
         known = sorted({each.name for each in FORMATS if path.suffix in each.suffixes})
         raise FormatError(
-            f"{path} is no configuration of {' or '.join(known) or 'a known program'}",
+            f"{path} is not a configuration of {' or '.join(known) or 'a known program'}",
             f"Known: {', '.join(dict.fromkeys(each.name for each in FORMATS))}.",
         )
     return found.read(path, num_ranks, model)

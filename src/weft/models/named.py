@@ -20,7 +20,7 @@ from weft.models.zoo import MODELS
 from weft.step.step_graph import StepGraph
 from weft.units import file_name
 
-# Settings of which there must be one at least; elsewhere 0 means that there is none.
+# Settings that must be at least 1. For others 0 means none.
 _AT_LEAST_ONE = frozenset((*AT_LEAST_ONE, "topk"))
 _OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
@@ -61,7 +61,7 @@ def workload_names() -> tuple[str, ...]:
 
 
 def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> StepGraph:
-    """Make a workload by name, or by a file that describes a model and its settings."""
+    """Build a workload by name, or by a file that describes a model and its settings."""
     return job_of(name, num_ranks, settings).graph()
 
 
@@ -70,7 +70,7 @@ def job_of(name: str, num_ranks: int, settings: Mapping[str, str] | None = None)
     given = dict(settings or {})
     stack = given.pop("stack", "")
     if stack:
-        stack_named(stack)  # an unknown name is told before anything is read
+        stack_named(stack)  # raises for an unknown name before any file is read
     if name.endswith(SUFFIXES):
         found = _from_file(Path(name), num_ranks, given)
     else:
@@ -91,7 +91,7 @@ def model_named(name: str) -> Dlrm | Transformer:
     """Return the model of a name, as it is without settings."""
     known: dict[str, Dlrm | Transformer] = {**DLRMS, **MODELS}
     if name not in known:
-        raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
+        raise UnknownNameError(f"unknown workload {name!r}", nearest(name, known))
     return known[name]
 
 
@@ -105,26 +105,30 @@ def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
 
 
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
-    """Change settings of a model; none may leave nothing of it."""
+    """Return the model with changed settings; raise for values it cannot have."""
     if isinstance(model, Transformer):
         settings = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
     given = {key: _value(model, key, value) for key, value in settings.items()}
     for key in _AT_LEAST_ONE & given.keys():
         if not given[key]:
-            raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
+            raise UsageError(
+                f"{key}: must be at least 1 (got 0 for {name})", f"Use --set {key}=1 or more."
+            )
     if given.get("bottom", True) == ():
-        raise UsageError(f"bottom=[] leaves no inputs of {name}", "Use a list such as [13, 512].")
+        raise UsageError(
+            f"bottom: must not be empty (got [] for {name})", "Use a list such as [13, 512]."
+        )
     dtype = given.get("dtype", model.dtype)
     if dtype not in ITEM_BYTES:
-        raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
+        raise UsageError(f"unknown dtype {dtype!r}", nearest(dtype, ITEM_BYTES))
     return replace(model, **given)
 
 
 def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
-    """Read a setting as what it is in the model."""
+    """Read a setting as the type that it has in the model."""
     kinds = _settable(model)
     if key not in kinds:
-        raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
+        raise UsageError(f"unknown setting {key!r}", nearest(key, kinds))
     now = kinds[key]
     try:
         if key == "recompute" and isinstance(model, Transformer):
@@ -147,7 +151,7 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
         ) from None
 
 
-_LARGEST = 2**53  # what a float counts exactly
+_LARGEST = 2**53  # integers up to it are exact as floats
 
 
 def _positive(value: Any) -> int:
@@ -175,7 +179,7 @@ def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
     """Return the shape of a transformer by name or file, with settings changed."""
     model = _from_file(Path(name), 1, {}).model if name.endswith(SUFFIXES) else model_named(name)
     if not isinstance(model, Transformer):
-        raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
+        raise UsageError(f"expected a transformer (got {name})", nearest("", MODELS))
     return changed(name, model, settings)
 
 
@@ -192,7 +196,7 @@ def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple
         tables, batch = model.tables, model.batch
     for key, value in settings.items():
         if key != "batch":
-            raise UsageError(f"there is no setting {key!r}", nearest(key, ("batch",)))
+            raise UsageError(f"unknown setting {key!r}", nearest(key, ("batch",)))
         batch = _value(DLRMS["dlrm"], key, value)
     return tables, batch
 

@@ -129,9 +129,7 @@ def stack_names() -> tuple[str, ...]:
 def stack_named(name: str) -> Stack:
     """Read a stack by its name."""
     if name not in stack_names():
-        raise UnknownNameError(
-            f"--stack: no stack is called {name!r}", nearest(name, stack_names())
-        )
+        raise UnknownNameError(f"--stack: unknown stack {name!r}", nearest(name, stack_names()))
     return _read(name, read_toml(FOLDER / f"{name}.toml", FormatError))
 
 

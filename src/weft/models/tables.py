@@ -66,7 +66,9 @@ _KNOWN = ("name", "rows", "dim", "pooling", "zipf", "itemsize", "count", "counts
 
 def _tables(entry: Any, where: str, first: int) -> list[Table]:
     if not isinstance(entry, dict):
-        raise FormatError(f"{where} is no table of rows and dim")
+        raise FormatError(
+            f"{where}: expected a table with rows and dim (got {type(entry).__name__})"
+        )
     for key in entry:
         if key not in _KNOWN:
             raise FormatError(f"{where} has {key!r}", nearest(key, _KNOWN))

@@ -123,7 +123,7 @@ def _model(model: Keys) -> Transformer:
     if asked not in FLAVORS:
         known = [" ".join(each) for each in FLAVORS]
         raise UsageError(
-            f"{model.where}: no model is called {' '.join(asked)!r}",
+            f"{model.where}: unknown model {' '.join(asked)!r}",
             f"{nearest(' '.join(asked), known)} Or give its shape by --set model=config.json.",
         )
     return MODELS[FLAVORS[asked]]

@@ -106,7 +106,7 @@ def _groups(model: Transformer, layout: Layout) -> dict[str, Group]:
 
 
 def _require_words(model: Transformer) -> None:
-    """Refuse settings that name nothing known."""
+    """Raise for unknown values of settings."""
     for key, known in (
         ("mode", MODES),
         ("cp_kind", CP_KINDS),
@@ -116,7 +116,7 @@ def _require_words(model: Transformer) -> None:
     ):
         if getattr(model, key) not in known:
             raise UsageError(
-                f"no {key} is called {getattr(model, key)!r}", nearest(getattr(model, key), known)
+                f"unknown {key} {getattr(model, key)!r}", nearest(getattr(model, key), known)
             )
     if model.zero > 3:
         raise UsageError(f"zero: stages are 0 to 3 (got {model.zero})", "Use --set zero=1.")

@@ -24,13 +24,14 @@ PRODUCERS = ("gemm", "bmm")  # of what can be sent slice by slice, besides looku
 
 
 def groups_of(evaluator: StepEvaluator) -> tuple[CollectiveGroup, ...]:
-    """Find what overlaps each collective as the step is written; equal ones are one group.
+    """Group equal collectives, with the kernels that overlap them when nothing is changed.
 
-    Those that other products produce are other groups: how much slices could hide differs.
+    Collectives whose inputs other products compute are other groups: how much of them could be
+    hidden slice by slice differs.
     """
     overlap = evaluator.overlap(evaluator.run())
     members: dict[tuple[Collective, str, str], list[Place]] = defaultdict(list)
-    slowest: dict[Collective, Place] = {}  # it stands for others of its kind
+    slowest: dict[Collective, Place] = {}  # the one that is priced for its group
     for place, matched in evaluator.engine.met.items():
         # Uneven splits and peers differ from rank to rank; a strategy is chosen for all of them.
         what = replace(matched.what, splits=(), peer=None)
@@ -114,9 +115,9 @@ def _product(evaluator: StepEvaluator, place: Place) -> str:
 
 
 def _producers(evaluator: StepEvaluator, places: Sequence[Place]) -> tuple[Place, ...]:
-    """Find the kernels that produce its input; none where one of them cannot send slices.
+    """Return the kernels that produce the input; empty if one of them cannot send slices.
 
-    Ranks that have nothing to produce, as those without tables, are no obstacle.
+    Ranks without such a kernel, as those without tables, are skipped.
     """
     found = []
     for c, n in places:

@@ -172,7 +172,7 @@ class LayoutSearch:
         model = self.job.model
         if not isinstance(model, Transformer) or model.mode != "train":
             raise UsageError(
-                f"--search layout: {self.job.name} is no transformer that is trained",
+                f"--search layout: {self.job.name} is not a transformer in training",
                 "Use a model of weft models, or a configuration file.",
             )
         node, ranks = self.platform.node_size, self.platform.num_ranks

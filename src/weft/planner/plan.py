@@ -208,9 +208,7 @@ class Plan(ResultTables):
                 )
             return msgspec.convert(_with_strategies(found.plan), Plan)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(
-                f"this is no plan file: {error}", "weft plan -o writes one."
-            ) from error
+            raise FormatError(f"not a plan file: {error}", "weft plan -o writes one.") from error
 
 
 class _File(msgspec.Struct):

@@ -151,7 +151,7 @@ def _with_best_buckets(
 
 
 def _same(draft: DraftPlan, found: Bucketed) -> bool:
-    """Whether there were too few buckets to join more of them."""
+    """Return whether there were too few buckets to join more of them."""
     return draft.buckets is not None and draft.buckets.origin == found.origin
 
 
@@ -276,7 +276,7 @@ def _too_large(graph: StepGraph, room: int) -> str:
 def check_mode(mode: str) -> None:
     """Raise for a mode that is unknown."""
     if mode not in MODES:
-        raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
+        raise UsageError(f"unknown mode {mode!r}", f"Use {' or '.join(MODES)}.")
 
 
 def check_limits(limits: Limits) -> None:

@@ -199,7 +199,7 @@ def collective_price(
     kind, nbytes = what.kind, what.nbytes
     if kind not in (*_ALGORITHMS, "send", "recv", "barrier"):
         raise UnknownNameError(
-            f"no collective is called {kind!r}", nearest(kind, [*_ALGORITHMS, "send", "barrier"])
+            f"unknown collective {kind!r}", nearest(kind, [*_ALGORITHMS, "send", "barrier"])
         )
     if kind == "barrier":  # as a library does it: a reduction of one number
         kind, nbytes = "all_reduce", 8

@@ -147,6 +147,8 @@ def _own(placed: PlacedLayout, rank: int, stage_of: int) -> Ints:
 
 def _flag_words(placed: PlacedLayout, rows: Ints) -> Ints:
     table = placed.layout.table
+    # A cache line for each flag: with several in a line, a rank that polls one would lose the line
+    # whenever another is raised (false sharing).
     where: Ints = placed.start(table.flag_rank[rows].astype(np.int64))
     return where + table.flag_index[rows].astype(np.int64) * CACHE_LINE
 
@@ -177,6 +179,8 @@ def _waits(placed: PlacedLayout, rows: Ints, streams: Ints) -> Ints:
     table, result = placed.layout.table, _no_conditions(rows)
     here = table.kind[rows] == CommandKind.WAIT
     waits = rows[here]
+    # Flags are never reset, which would need a barrier: each execution raises a flag by as many
+    # steps, and the threshold of a wait rises by them too.
     steps = _signals(table)[table.flag_rank[waits], table.flag_index[waits]]
     result[here] = np.stack([_flag_words(placed, waits), table.count[waits], steps], axis=1)
     if placed.layout.num_buffers > 1:

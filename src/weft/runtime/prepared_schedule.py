@@ -87,6 +87,8 @@ def prepare(
 
 def _require_same(schedule: Schedule, world: Communicator) -> None:
     whole = repr([getattr(schedule, each.name) for each in fields(schedule)])
+    # A digest, because a schedule is too long for the word of ``agree``. Ranks with different
+    # schedules would wait for flags that nobody raises, or copy to wrong offsets.
     digest = hashlib.blake2b(whole.encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
     for rank, text in enumerate(shown):
@@ -139,6 +141,7 @@ class PreparedSchedule:
             self._layout, world.region, world.blocks.allocate(self._layout.nbytes)
         )
         self._closed = False
+        # /dev/shm may be full for one rank only. Then all raise, rather than wait for it in a call.
         self.on_all_ranks(f"memory for {schedule.name}", lambda: self._allocate_memory(engines))
         self._map_peers()
 

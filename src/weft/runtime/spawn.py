@@ -58,6 +58,7 @@ def spawn(
     with all modules preloaded there, which is much faster.
     """
     require_timeout(timeout)
+    # Pickled here and not by Process: an error names the function, and no rank has started yet.
     job = _pickled(fn, args)
     per_rank = [engines_of(rank, engines) for rank in range(ranks)]
     for each in dict.fromkeys(per_rank):

@@ -260,6 +260,7 @@ def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Int
     raised = np.zeros(num_counters, np.int64)
     moving = np.flatnonzero(at < stop)
     number = 0
+    # Like Kahn's topological sort, but of threads instead of single events.
     # As many rounds as the longest chain of signals, not as many as there are events.
     while len(moving):
         until = np.minimum(next_wait[at[moving]], stop[moving])

@@ -168,6 +168,7 @@ class _Uses:
             self.peers.add(rank.index)
             self.absolute |= rank.index.masks
         else:
+            # A rank by number, or from a table: nothing says that others have the same one.
             self.absolute = True
 
     def _value(self, value: Value) -> None:

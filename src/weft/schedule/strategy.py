@@ -78,7 +78,7 @@ class Strategy:
         """What it does: its line of the table."""
         if self.name not in STRATEGIES:
             hint = nearest(self.name, tuple(STRATEGIES))
-            raise UnknownNameError(f"no strategy is called {self.name!r}", hint)
+            raise UnknownNameError(f"unknown strategy {self.name!r}", hint)
         return STRATEGIES[self.name]
 
     @property

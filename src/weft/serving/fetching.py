@@ -45,7 +45,7 @@ class Fetcher:
 
     def __post_init__(self) -> None:
         if self.name not in FETCHES:
-            message = f"no way to fetch is called {self.name!r}"
+            message = f"unknown fetch method {self.name!r}"
             raise UnknownNameError(message, nearest(self.name, FETCHES))
 
     @property

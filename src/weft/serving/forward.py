@@ -59,7 +59,7 @@ class Forward:
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
-            message = f"no way to sum over ranks is called {self.reduction!r}"
+            message = f"unknown reduction of ranks {self.reduction!r}"
             raise UnknownNameError(message, nearest(self.reduction, REDUCTIONS))
         if self.reduction in ("dma", "fused") and self.platform.num_nodes > 1:
             raise UsageError(

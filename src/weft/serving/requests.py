@@ -44,19 +44,22 @@ def arriving(
     """
     if count < 1 or prompt < 1 or output < 1:
         raise UsageError(
-            f"{count} requests with prompts of {prompt} and answers of {output} tokens are nothing",
+            "count, prompt and output must be at least 1 (got "
+            f"{count} requests, {prompt} and {output} tokens)",
             "Use 1 or more of each.",
         )
     if max(count, prompt, output) > _MOST:
         raise UsageError(
-            f"{count} requests of {prompt} tokens with answers of {output} are too many",
+            f"count, prompt and output must be at most {_MOST:,} (got "
+            f"{count} requests, {prompt} and {output} tokens)",
             f"Use {_MOST:,} or fewer of each.",
         )
     if not 0.0 <= hit <= 1.0:
-        raise UsageError(f"a hit rate of {hit:g} is no share of a prompt", "Use 0 to 1.")
+        raise UsageError(f"hit: must be from 0 to 1 (got {hit:g})", "Use 0 for no cached tokens.")
     if not rate > 0.0:
         raise UsageError(
-            f"{rate:g} requests a second never come", "Use more than 0, or none for all at once."
+            f"rate: must be above 0 (got {rate:g} requests a second)",
+            "Omit it if all come at once.",
         )
     if not 0.0 < shortest <= 1.0:
         raise UsageError(f"shortest: must be above 0 and at most 1 (got {shortest:g})")

@@ -107,7 +107,7 @@ def find_server(name: str, version: str = "") -> Server:
     """Return a server by its name, the newest or that of a version, also as ``vllm@0.12``."""
     name, _, given = name.partition("@")
     if name not in SERVERS:
-        raise UnknownNameError(f"no server is called {name!r}", nearest(name, tuple(SERVERS)))
+        raise UnknownNameError(f"unknown server {name!r}", nearest(name, tuple(SERVERS)))
     if given and not given[0].isdigit():
         raise UsageError(f"--server: {given!r} is not a version", f"Use {name}@0.12, say.")
     asked = tuple(int(number) for number in re.findall(r"\d+", version or given)[:3])

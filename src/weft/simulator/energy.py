@@ -44,7 +44,7 @@ def energy(timeline: Timeline, platform: Platform) -> Energy:
 
 
 def _seconds_with_kernels(timeline: Timeline) -> float:
-    """Seconds in which a kernel is on a rank, whichever of its streams it is on, of all ranks."""
+    """Return the seconds in which a kernel is on a rank, on any of its streams, of all ranks."""
     kernels = np.isin(timeline.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & (timeline.lane < 0)
     number = np.searchsorted(timeline.ranks, timeline.rank[kernels])
     times = GroupedIntervals(number, timeline.start[kernels], timeline.end[kernels])

@@ -22,7 +22,7 @@ Units = NDArray[np.int32]
 
 
 def flow_sizes(rows: Rows) -> Floats:
-    """Bytes that flow: what is written, what a kernel's traffic is, less what codecs save."""
+    """Return the bytes that flow: written bytes, the traffic of kernels, less what codecs save."""
     table = rows.table
     size = _listed_bytes(rows)
     ratios = dict(table.schedule.ratios)
@@ -42,9 +42,9 @@ def flow_sizes(rows: Rows) -> Floats:
 
 
 def _sent(rows: Rows, command: Encode | Decode, mine: Ints, ratio: float) -> Floats:
-    """What a codec sends to another rank, or reads there: shorter where the slot is far.
+    """Return the bytes that a codec sends or reads: encoded ones if the slot is another rank's.
 
-    Nothing flows outside its rank, for the price of a codec has its memory in it.
+    None for slots of the rank itself: the price of a codec includes its memory traffic.
     """
     table, first = rows.table, rows.table.access_start[mine]
     decodes = isinstance(command, Decode)
@@ -55,7 +55,7 @@ def _sent(rows: Rows, command: Encode | Decode, mine: Ints, ratio: float) -> Flo
 
 
 def _listed_bytes(rows: Rows) -> Floats:
-    """What each row writes by its commands, before codecs make it shorter."""
+    """Return the bytes that each row writes by its commands, before codecs make them fewer."""
     table = rows.table
     size = np.zeros(table.num_rows)
     size[rows.moves] = table.access_nbytes[table.access_start[1:][rows.moves] - 1]
@@ -63,7 +63,7 @@ def _listed_bytes(rows: Rows) -> Floats:
 
 
 def launch_units(rows: Rows) -> Units:
-    """The units that launches take: as many as asked for, or as fill the links."""
+    """Return the units of launches: as many as asked for, or as fill the links."""
     units = np.zeros(rows.table.num_rows, np.int32)
     if rows.device is None:
         return units
@@ -82,7 +82,7 @@ def launch_units(rows: Rows) -> Units:
 
 
 def collective_units(platform: Platform, family: str = "") -> int:
-    """The units a collective kernel takes when nobody says: enough to fill a rank's links."""
+    """Return the default units of a collective kernel: enough to fill a rank's links."""
     device = platform.require_device()
     if known := device.kernels.units_of(family):
         return min(known, device.units)
@@ -91,7 +91,7 @@ def collective_units(platform: Platform, family: str = "") -> int:
 
 
 def unit_rate(platform: Platform, family: str) -> float:
-    """What one unit of a collective kernel moves, its own chunk included.
+    """Return the bytes per second of one unit of a collective kernel, its own chunk included.
 
     Where it is known how many units fill the links, those and no fewer do.
     """
@@ -106,7 +106,7 @@ def unit_rate(platform: Platform, family: str) -> float:
 
 
 def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
-    """What each row demands of which resource, its cap, and how many units each rank has."""
+    """Return what each row demands of which resource, its cap, and the units of each rank."""
     demands = Demands()
     add_network(demands, rows.platform, rows.symmetry, transfers(rows.table, size))
     cap = np.full(rows.table.num_rows, np.inf)
@@ -145,7 +145,7 @@ def _add_memory(demands: Demands, rows: Rows, device: Device) -> None:
 
 
 def _add_staging(demands: Demands, rows: Rows, device: Device) -> None:
-    """What a collective's kernel brings waits in a buffer of the receiver and is copied from it."""
+    """Add the copies out of the buffers in which a collective's kernel receives."""
     table = rows.table
     staged = [launch for c, _, mine in rows.of_kind(Launch) if c.family for launch in mine.tolist()]
     if not device.kernels.staging:
@@ -162,7 +162,7 @@ def _add_staging(demands: Demands, rows: Rows, device: Device) -> None:
 def _add_launches(
     demands: Demands, rows: Rows, units: Units, device: Device, seconds: Seconds | None
 ) -> None:
-    """What moves inside a launch is moved by its units."""
+    """Add the demands inside launches, whose units move the bytes."""
     mine = np.flatnonzero(rows.in_lane & rows.moves)
     launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
     rate = _unit_rates(rows, device)
@@ -171,7 +171,7 @@ def _add_launches(
 
 
 def _unit_rates(rows: Rows, device: Device) -> Floats:
-    """What a unit of each launch moves, by the row of the launch."""
+    """Return the rate of a unit of each launch, by the row of the launch."""
     rate = np.full(rows.table.num_rows, device.unit_copy_rate)
     for command, _, row in rows.of_kind(Launch):
         rate[row] = unit_rate(rows.platform, command.family)
@@ -179,7 +179,7 @@ def _unit_rates(rows: Rows, device: Device) -> Floats:
 
 
 def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
-    """An engine writes at its rate: two destinations cost twice the bytes and the turning.
+    """Add the demands of engines: two destinations cost twice the bytes and the turning.
 
     Queues beyond the engines that there are share them in turn.
     """
@@ -197,13 +197,13 @@ def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
 
 
 def _numbers(queues: tuple[str, ...]) -> Ints:
-    """The number in each name: 3 of copy3."""
+    """Return the number in each name: 3 of copy3."""
     digits = (name[len(name.rstrip("0123456789")) :] for name in queues)
     return np.array([int(number or 0) for number in digits])
 
 
 def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device: Device) -> None:
-    """A bare kernel runs on units that no launch holds, one in a lane on those of its launch."""
+    """Add kernels: bare ones use units that no launch holds, those in a lane their launch's."""
     rates = _unit_rates(rows, device)
     for kernel, queue, mine in rows.kernels():
         launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)

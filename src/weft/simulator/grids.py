@@ -39,14 +39,14 @@ def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
 
 
 def grid_sizes(rows: Rows, size: Floats) -> None:
-    """The flow of a GEMM is its traffic, counted in what weighs as much as a copy's byte."""
+    """Set the flow of each GEMM to its traffic, in bytes as heavy as a copy's."""
     for grid, units, _, mine in grids_of(rows):
         traffic = grid.traffic_on(units, rows.platform.require_device())
         size[mine] = traffic / byte_weight(rows.platform, units)
 
 
 def byte_weight(platform: Platform, units: int) -> float:
-    """Bytes that a GEMM has in flight for each that one of a collective's transfers has.
+    """Return the bytes in flight of a GEMM for each one of a collective's transfers.
 
     Memory serves requests as they come, so a kernel with more of them in flight gets more of it.
     A transfer has as many as fill its link, a GEMM ``overcommit`` times what fills the memory.
@@ -78,7 +78,7 @@ def add_grids(demands: Demands, rows: Rows, size: Floats, cap: Floats) -> None:
 
 
 def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str, Any]:
-    """What the native core asks of grids; nothing where there is none."""
+    """Return the columns of grids for the native core; empty where there is none."""
     found = list(grids_of(rows))
     if not found:
         return {}
@@ -112,7 +112,7 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
 
 
 def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> Floats:
-    """The demand of memory on 0, 1, 2 .. units, by the piece."""
+    """Return the demand of memory on 0, 1, 2 .. units, by the piece."""
     # A table by number of units, because a collective that starts or ends changes it in the run.
     counts = np.maximum(1.0, np.arange(units + 1, dtype=np.float64))
     return grid.traffic(counts, platform.require_device()) / size

@@ -26,7 +26,7 @@ def simulate(
     tolerance: float = 0.0,
     collapse: bool = True,
 ) -> Timeline:
-    """How long ``schedule`` takes on ``platform``, which may be given by name, command by command.
+    """Simulate ``schedule`` on ``platform``, which may be given by name, command by command.
 
     Ranks that do the same are simulated once (``collapse``). With a ``tolerance`` transfers
     that end within that part of the time since the last one began share one new solution of
@@ -82,7 +82,7 @@ def check_ended(table: CommandTable, end: Floats) -> None:
 
 
 def _heads(table: CommandTable, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first stuck command of each thread, waits before the rest."""
+    """Return the first stuck command of each thread, waits before the rest."""
     _, first = np.unique(table.thread[stuck], return_index=True)
     heads = stuck[first]
     return heads[np.argsort(table.kind[heads] != CommandKind.WAIT, kind="stable")]

@@ -91,11 +91,11 @@ class _Crossed:
         return self.symmetry.strides[self.crossing.level]
 
     def position(self, rank: Ints) -> Ints:
-        """Where ranks stand along this level."""
+        """Return the coordinates of ranks along this level."""
         return rank // self.stride % self.level.size
 
     def key(self, kind: Resource | Ints, rank: Ints, part: int | Ints = 0) -> Ints:
-        """The resource of this level that the representative of ``rank`` owns."""
+        """Return the resource of this level that the representative of ``rank`` owns."""
         owner = self.symmetry.representative(rank)
         return key(kind, owner, level=self.crossing.level, part=part)
 
@@ -108,7 +108,7 @@ def _add_switch(demands: Demands, on: _Crossed) -> None:
 
 
 def _add_mesh(demands: Demands, on: _Crossed) -> None:
-    """A link is named by its owner and an offset that moving all ranks does not change."""
+    """Add the links of a mesh, named by owner and an offset that moving all ranks keeps."""
     src, dst = on.position(on.crossing.src), on.position(on.crossing.dst)
     # Under rotations the difference of positions stays the same, under flips (recursive doubling)
     # their exclusive or.

@@ -61,7 +61,7 @@ class Prepared:
         traffic: Callable[[int], float] | None = None,
         units: int | None = None,
     ) -> float:
-        """The makespan with ``scale`` times the bytes, another GEMM, other units of the launch.
+        """Return the makespan with ``scale`` times the bytes, another GEMM, or other launch units.
 
         ``traffic`` gives the GEMM's bytes on so many units, where the caller has them at hand.
         """
@@ -79,7 +79,7 @@ class Prepared:
         return self._priced.makespan()
 
     def _starting(self) -> Floats:
-        """What engines need to start the packets of each of their rows."""
+        """Return what engines need to start the packets of each of their rows."""
         if not len(self._engines):
             return np.empty(0)
         dma = self._device.require_dma()
@@ -88,7 +88,7 @@ class Prepared:
         return starts
 
     def _find_launch(self, rows: Rows) -> _Launch | None:
-        """The rows of the collective's launch, its capacities, and what a unit moves."""
+        """Find the rows of the collective's launch, its capacities, and the rate of a unit."""
         found = [(c.family, mine) for c, _, mine in rows.of_kind(Launch) if c.family]
         if not found:
             return None
@@ -98,7 +98,7 @@ class Prepared:
         return _Launch(mine, np.flatnonzero(ours), unit_rate(self._platform, found[0][0]))
 
     def _find_gemm(self, rows: Rows) -> _Gemm | None:
-        """The rows of the GEMM and their demands; its traffic gets room for all units."""
+        """Find the rows of the GEMM and their demands; its traffic gets room for all units."""
         found = [mine for _, _, mine in rows.kernels()]
         if not found:
             return None

@@ -39,18 +39,18 @@ _KIND, _LEVEL, _OWNER = 58, 54, 22  # the lowest bit of each part of a key
 
 
 def key(kind: Resource | Ints, owner: Ints, *, level: int = 0, part: int | Ints = 0) -> Ints:
-    """What a resource is known by: its kind, its level of network, its owner, which of several."""
+    """Return the key of a resource: kind, level of network, owner, and number among several."""
     leading = np.asarray(kind, np.int64) << _KIND | level << _LEVEL
     return np.asarray(leading | np.asarray(owner, np.int64) << _OWNER | part)
 
 
 def resource_kind(keys: Ints) -> Ints:
-    """The kind of resource that each key names."""
+    """Return the kind of resource that each key names."""
     return keys >> _KIND
 
 
 def resource_owner(keys: Ints) -> Ints:
-    """The owner that each key names: a rank, or the row of a launch."""
+    """Return the owner that each key names: a rank, or the row of a launch."""
     return (keys >> _OWNER) & ((1 << (_LEVEL - _OWNER)) - 1)
 
 
@@ -71,7 +71,7 @@ class Demands:
         self.capacities.append(np.broadcast_to(np.asarray(capacity, np.float64), rows.shape))
 
     def columns(self, num_rows: int) -> dict[str, Any]:
-        """The columns of the native core, with ``key`` of each resource next to them."""
+        """Return the columns of the native core, with ``key`` of each resource next to them."""
         rows = np.concatenate([*self.rows, np.empty(0, np.int64)])
         order = np.argsort(rows, kind="stable")
         keys = np.concatenate([*self.keys, np.empty(0, np.int64)])[order]

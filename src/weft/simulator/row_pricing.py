@@ -36,11 +36,11 @@ class PricedRows:
 
 
 def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> PricedRows:
-    """What every row of ``table`` costs on ``platform``."""
+    """Price every row of ``table`` on ``platform``."""
     rows = Rows.of(table, platform, symmetry)
     size, units, target = flow_sizes(rows), launch_units(rows), _targets(table)
     flag, num_flags = _flags(rows)
-    before = _before(rows, size, target)
+    before = _start_seconds(rows, size, target)
     # A submission with a flag is prelaunched: the host builds its commands before the step begins,
     # so they cost nothing in it but are reported apart.
     held = (table.kind == CommandKind.SUBMIT) & (table.flag_rank >= 0)
@@ -64,7 +64,7 @@ def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> Priced
 
 
 def _sequence(table: CommandTable) -> dict[str, Any]:
-    """Which row follows which, which is first in its thread, which lanes a launch has."""
+    """Return which row follows which, the first of each thread, and the lanes of each launch."""
     order = np.argsort(table.thread, kind="stable").astype(np.int32)
     thread = table.thread[order]
     leads = np.diff(thread, prepend=-1) != 0
@@ -86,7 +86,7 @@ def _sequence(table: CommandTable) -> dict[str, Any]:
 
 
 def _targets(table: CommandTable) -> Numbers:
-    """The thread that each submission feeds."""
+    """Return the thread that each submission feeds."""
     target = np.full(table.num_rows, -1, np.int32)
     submits = np.flatnonzero(table.kind == CommandKind.SUBMIT)
     if not len(submits):
@@ -107,7 +107,7 @@ def _targets(table: CommandTable) -> Numbers:
 
 
 def _flags(rows: Rows) -> tuple[Numbers, int]:
-    """Numbers for the flags of the ranks that are simulated."""
+    """Number the flags of the ranks that are simulated."""
     used = rows.table.flag_rank >= 0
     unique, number = np.unique(_flag_keys(rows)[used], return_inverse=True)
     flag = np.full(rows.table.num_rows, -1, np.int32)
@@ -116,14 +116,14 @@ def _flags(rows: Rows) -> tuple[Numbers, int]:
 
 
 def _flag_keys(rows: Rows) -> Ints:
-    """What the flag of each row is known by: its index, and who stands for its owner."""
+    """Return the key of the flag of each row: its index, and the representative of its owner."""
     table = rows.table
     owner: Ints = rows.symmetry.representative(table.flag_rank.astype(np.int64))
     return owner * (table.schedule.num_flags + 1) + table.flag_index
 
 
-def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
-    """Seconds before bytes move: launches, the start of engines, submissions, far reads."""
+def _start_seconds(rows: Rows, size: Floats, target: Numbers) -> Floats:
+    """Return the seconds before bytes move: launches, starts of engines, submissions, far reads."""
     table, device = rows.table, rows.device
     before = np.zeros(table.num_rows)
     engines = rows.by_engine
@@ -131,9 +131,9 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         # A copy of more than `packet_bytes` is several packets, each with a start of its own.
         packets = np.ceil(size[engines] / rows.dma().packet_bytes)
         before[engines] = rows.dma().start * np.maximum(packets, 1)
-        before[_other_sources(rows)] += rows.dma().other_source
-        before[_draining(rows)] = rows.dma().drain
-        before[_observing(rows)] = rows.dma().observe
+        before[_copies_of_other_sources(rows)] += rows.dma().other_source
+        before[_signals_after_copies(rows)] = rows.dma().drain
+        before[_host_waits_for_engines(rows)] = rows.dma().observe
     if device is not None:
         launches = (table.kind == CommandKind.LAUNCH) | (
             (table.kind == CommandKind.KERNEL) & ~rows.in_lane
@@ -141,11 +141,11 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[launches & (rows.queue_kind != "host")] = device.launch
         submits = np.flatnonzero(table.kind == CommandKind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
-    return before + rows.opaque + _asking(rows) + _coding(rows)
+    return before + rows.opaque + _read_round_trips(rows) + _codec_seconds(rows)
 
 
 def _dispatch(rows: Rows) -> dict[str, Any]:
-    """How long opaque kernels of more tiles than units keep others from being dispatched.
+    """Return how long opaque kernels of more tiles than units delay the dispatch of others.
 
     Until its last wave such a kernel has tiles that wait for a unit, and those of a kernel that
     came later wait behind them. Nothing where no kernel is like that.
@@ -164,8 +164,8 @@ def _dispatch(rows: Rows) -> dict[str, Any]:
     return {"dispatch": np.where(bare, held + np.where(held > 0, device.launch, 0.0), -1.0)}
 
 
-def _coding(rows: Rows) -> Floats:
-    """What codecs take for their chunks, which is work on top of what flows."""
+def _codec_seconds(rows: Rows) -> Floats:
+    """Return the seconds that codecs take for their chunks, on top of what flows."""
     table, seconds = rows.table, np.zeros(rows.table.num_rows)
     for command, mine in rows.coded():
         if is_priced(command.codec):
@@ -176,7 +176,7 @@ def _coding(rows: Rows) -> Floats:
     return seconds
 
 
-def _other_sources(rows: Rows) -> Ints:
+def _copies_of_other_sources(rows: Rows) -> Ints:
     """Copies of engines that follow one which read other bytes: theirs are asked for only then."""
     table = rows.table
     after = np.flatnonzero(rows.by_engine[1:] & rows.by_engine[:-1] & (np.diff(table.thread) == 0))
@@ -187,7 +187,7 @@ def _other_sources(rows: Rows) -> Ints:
     return others
 
 
-def _draining(rows: Rows) -> Ints:
+def _signals_after_copies(rows: Rows) -> Ints:
     """Signals of engines that follow a copy: what was written must have landed."""
     table = rows.table
     signals = np.flatnonzero((table.kind == CommandKind.SIGNAL) & (rows.queue_kind == "copy"))
@@ -196,7 +196,7 @@ def _draining(rows: Rows) -> Ints:
     return drained
 
 
-def _observing(rows: Rows) -> Ints:
+def _host_waits_for_engines(rows: Rows) -> Ints:
     """Waits of a host for engines: it looks at one completion after another."""
     table, flags = rows.table, _flag_keys(rows)
     raised = flags[(table.kind == CommandKind.SIGNAL) & (rows.queue_kind == "copy")]
@@ -204,8 +204,8 @@ def _observing(rows: Rows) -> Ints:
     return np.flatnonzero(waits)
 
 
-def _asking(rows: Rows) -> Floats:
-    """What is read from another rank is asked for first, and comes a latency after that."""
+def _read_round_trips(rows: Rows) -> Floats:
+    """Return the seconds until a read of another rank arrives: a request and an answer."""
     table = rows.table
     seconds = np.zeros(table.num_rows)
     reads = np.flatnonzero(table.access_mode & READ)
@@ -219,22 +219,22 @@ def _asking(rows: Rows) -> Floats:
 
 
 def _submission(rows: Rows, submits: Ints, target: Numbers, device: Device) -> Floats:
-    """An engine's doorbell is rung once, its commands are built one by one; so are kernels."""
+    """Return the seconds of submissions: one doorbell, and each command or kernel by itself."""
     to_engine = rows.thread_kind[target[submits]] == "copy"
-    copies = _handed(rows.table, submits, target, rows.moves)
+    copies = _submitted_counts(rows.table, submits, target, rows.moves)
     kernels = np.isin(rows.table.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & ~rows.in_lane
     seconds = np.zeros(len(submits))
-    seconds += device.host_launch * _handed(rows.table, submits, target, kernels)
+    seconds += device.host_launch * _submitted_counts(rows.table, submits, target, kernels)
     if to_engine.any():
         dma = rows.dma()
         seconds[to_engine] = dma.doorbell + dma.control * copies[to_engine]
     return seconds
 
 
-def _handed(
+def _submitted_counts(
     table: CommandTable, submits: Ints, target: Numbers, counted: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """How many of the ``counted`` rows each submission hands over."""
+    """Return how many of the ``counted`` rows each submission hands over."""
     chosen = np.flatnonzero(counted & (table.fed >= 0))
     # A queue holds fewer commands than the table rows: one number for (thread, place) of each.
     span = table.num_rows + 1
@@ -255,7 +255,7 @@ def _handed(
 
 
 def _latency(rows: Rows) -> Floats:
-    """Seconds from a signal to the moment its flag is seen raised."""
+    """Return the seconds from a signal to the moment its flag is seen raised."""
     table, device = rows.table, rows.device
     latency = np.zeros(table.num_rows)
     signals = np.flatnonzero(table.kind == CommandKind.SIGNAL)
@@ -290,7 +290,7 @@ def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None
 
 
 def _threads(rows: Rows, target: Numbers) -> dict[str, Any]:
-    """Who feeds a thread, where it takes units, and how it ranks."""
+    """Return who feeds a thread, which units it uses, and its priority."""
     table = rows.table
     fed = np.zeros(len(table.thread_rank), np.uint8)
     fed[target[target >= 0]] = 1

@@ -77,7 +77,7 @@ class Rows:
         return np.diff(written[self.table.access_start])
 
     def dma(self) -> Dma:
-        """The engines that rows on copy queues need."""
+        """Return the engines that rows on copy queues need."""
         return self.platform.require_device().require_dma()
 
     def kernels(self) -> Iterator[tuple[Kernel, Queue, Ints]]:
@@ -109,14 +109,14 @@ class Rows:
 
 
 def _opaque(table: CommandTable) -> Floats:
-    """The seconds of each row that is a kernel of known seconds."""
+    """Return the seconds of each row that is a kernel of known seconds."""
     seconds = [c.cost.seconds if isinstance(c, Kernel) else 0.0 for c in table.commands]
     out: Floats = np.array([*seconds, 0.0])[table.command]
     return out
 
 
 def masked_units(queue: Queue, device: Device) -> int:
-    """How many units of a device the commands of a queue may use."""
+    """Return how many units of a device the commands of a queue may use."""
     first, last = queue.units or (0, device.units)
     if not 0 <= first < last <= device.units:
         raise ScheduleError(
@@ -132,7 +132,7 @@ _ACTIONS = {"ring": frozenset((ROTATE,)), "switch": BOTH, "mesh": BOTH}
 
 
 def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool) -> Symmetry:
-    """How the schedule collapses on this platform, with one coordinate for each level."""
+    """Return how the schedule collapses on this platform, with one coordinate for each level."""
     dims = tuple(level.size for level in platform.levels)
     if not collapse:
         return no_symmetry(dims)

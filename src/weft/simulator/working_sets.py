@@ -67,7 +67,7 @@ def _in_use(rows: Rows) -> int:
 
 
 def _touched(rows: Rows) -> Floats:
-    """Bytes of all slices of a row."""
+    """Return the bytes of all slices of a row."""
     total = np.concatenate(([0], np.cumsum(rows.table.access_nbytes)))
     touched: Floats = np.diff(total[rows.table.access_start]).astype(np.float64)
     return touched
@@ -101,7 +101,7 @@ def _rate(shared: Cores, name: str, in_use: Floats) -> Floats:
 
 
 def _writes(rows: Rows) -> Floats:
-    """How many copies each row costs: one for every place that it writes to.
+    """Return how many copies each row costs: one for every place that it writes to.
 
     A copy reads, fetches what it will overwrite, and writes it back. A swap overwrites what it
     has read: four passes through memory where two copies make six.
@@ -112,7 +112,7 @@ def _writes(rows: Rows) -> Floats:
 
 
 def _reducing(rows: Rows, shared: Cores) -> Floats:
-    """A sum of n costs n reads and a write, measured with two; other dtypes in proportion."""
+    """Return the cost of sums: n reads and a write, measured for n = 2; by dtype in proportion."""
     weight = (np.diff(rows.table.access_start).astype(np.float64)) / 3
     base = shared.reduces.get("float32")
     for reduce, _, mine in rows.of_kind(Reduce):

@@ -171,7 +171,7 @@ class StepGraph:
         try:
             found = msgspec.json.decode(text, type=_File)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"this is no workload file: {error}") from error
+            raise FormatError(f"not a workload file: {error}") from error
         if found.weft_workload != _FORMAT:
             raise FormatError(
                 f"this workload is of version {found.weft_workload}, known is {_FORMAT}",

@@ -52,7 +52,7 @@ def scaling_of(name: str) -> Scaling | None:
     found = re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)
     if found is None:
         if name not in (*_CODECS, *STRATEGIES, *_NAMED):
-            raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
+            raise UnknownNameError(f"unknown change {name!r}", nearest(name, NAMES))
         return None
     number = float(found[3])
     if not 0 < number < inf:

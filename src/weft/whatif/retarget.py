@@ -57,8 +57,8 @@ def _replayed(model: ReplayModel) -> StepRun:
 def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Prediction:
     """Predict the typical step of one rank's trace on another machine.
 
-    What the replay of the trace is wrong by widens the range. One that is more than
-    ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
+    The error of the replay widens the range. If it exceeds ``MOST_ERROR``, raise a ReplayError,
+    unless ``anyway``.
     """
     model = model_of(RankTrace.of(trace))
     if not anyway:
@@ -75,6 +75,6 @@ def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Predic
 
 
 def _period(rank: RecordedStep, on: Platform) -> float:
-    """Return how far apart steps begin; one that was recorded alone ends before the next begins."""
+    """Return the seconds from one step to the next; one recorded alone ends before the next."""
     run = replay_engine([rank], on).run(pressure=0)
     return run.seconds if rank.held_out else run.makespan

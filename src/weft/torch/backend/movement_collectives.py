@@ -123,6 +123,7 @@ class MovementCollectives(GroupBase):
         else:
             self._require_even(output)
         x = contiguous_input(input)
+        # Other ranks read the input while this one writes its output.
         x = x.clone() if overlaps(x, buffer) else x
         handle = self.channel.all_to_all(buffer, x, splits, async_op=opts.asyncOp)
         return self.work([output], handle, finish, x)
@@ -155,6 +156,8 @@ class MovementCollectives(GroupBase):
             )
         buffer, finish = contiguous_output(output)
         whole = contiguous_input(x)
+        # In place as in NCCL: the input may be this rank's part of the output, and nothing else of
+        # it.
         if overlaps(whole, buffer, in_place=self.rank() * x.nbytes):
             whole = whole.clone()
         return IssuedCollective(
@@ -172,6 +175,7 @@ class MovementCollectives(GroupBase):
 
     def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
         """Convert splits from rows to elements."""
+        # c10d counts splits in rows of the first dimension, the channel in elements.
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             self._require_even(tensor)

@@ -10,6 +10,7 @@ from torch import Tensor
 from weft.errors import NotDoneError
 from weft.torch.backend.channel import Channel
 
+# A short message usually arrives within the polls; a sleep of the kernel takes 50 us and more.
 _SPINS = 200  # polls before a waiting rank sleeps between them
 _SLEEP = 50e-6
 _CHECK_SECONDS = 0.5  # seconds between checks that the peer is alive

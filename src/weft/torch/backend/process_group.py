@@ -82,6 +82,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
         """Return the name of the backend."""
         return "weft"
 
+    # torch calls the group by the names of its C++ bindings as well as by those of Python.
     getRank, getSize = rank, size  # noqa: N815 - torch names them
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -188,6 +189,7 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
             )
             made.setGroupName(name)
             made.setGroupDesc(group_desc or "")
+        # ncclCommSplit is collective over the parent, so ranks outside the new group take part too.
         wanted = {each.type for each in device_types or self._device_types}
         for kind in sorted(wanted & self._device_groups.keys()):
             how = ranks, limit, opts, GroupName(f"{name}/{kind}"), group_desc

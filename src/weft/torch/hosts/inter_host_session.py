@@ -64,6 +64,8 @@ class InterHostSession:
         wait_for(self._sent)
 
     def _compare(self, before: int, after: int) -> None:
+        # Gloo matches transfers by tag and length only: without the header, different calls on two
+        # hosts would exchange their bytes.
         text = self.call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
         mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         theirs = torch.empty_like(mine)

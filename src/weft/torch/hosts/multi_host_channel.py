@@ -132,6 +132,7 @@ class MultiHostChannel(Channel):
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Return a send or a receive, which makes progress when it is tested."""
         self.require_healthy()
+        # Ranks of one host talk through shared memory, others through Gloo, rank to rank.
         if self._is_near(peer) and peer != self.rank:
             near = Channel(self.world)
             return near.message(x, self.hosts.local_rank(peer), tag, sends=sends)

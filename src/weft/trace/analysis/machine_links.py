@@ -62,7 +62,7 @@ def device_of(node: str) -> str:
     name = platform(node).name
     if not links_of(" ".join(_named_by(name))).machine:
         raise UsageError(
-            f"--on: {node} is no node of the catalogue (expected a name such as h100-8)",
+            f"--on: {node} is not a node of the catalogue (expected a name such as h100-8)",
             "List them with weft platforms.",
         )
     return " ".join(sorted(_named_by(name)))

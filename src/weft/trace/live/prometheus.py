@@ -89,7 +89,7 @@ class MetricsServer:
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)
         except OverflowError:
-            raise UsageError(f"port: {port} is no port (expected 0 to 65535)") from None
+            raise UsageError(f"port: must be from 0 to 65535 (got {port})") from None
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {host}:{port}: {error.strerror}",
