@@ -96,7 +96,7 @@ def find_workload(
     *,
     every_rank: bool = False,
 ) -> StepGraph:
-    """Make or read the workload of that name, for ``num_ranks`` ranks."""
+    """Build or read the workload of that name, for ``num_ranks`` ranks."""
     spec = str(workload)
     if spec.endswith(_TRACES) and Path(spec).is_file():
         graph = read_untimed(spec)

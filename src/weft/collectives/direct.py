@@ -230,7 +230,7 @@ def _rooted(
     at_root: Items = (),
     buffers: tuple[Buffer, ...],
 ) -> Schedule:
-    """Build: the root runs ``from_root`` in one lane per peer, the others ``at_others``."""
+    """Build a schedule: the root runs ``from_root``, a lane per peer, the others ``at_others``."""
     others = tuple(r for r in range(group.size) if r != root)
     queue = launched(at_root, Repeat(group.size - 1, from_root))
     programs = (Program((root,), (queue,)), Program(others, (launched(at_others),)))

@@ -149,7 +149,7 @@ def _schedule(
     kernel: Launch | None = None,
     after: Items = (),
 ) -> Schedule:
-    """Build: each rank signals the others, submits to its engines, and waits for completion.
+    """Build a schedule: each rank signals the others, submits to its engines, waits for completion.
 
     The kernel is launched once its input has arrived. If launched earlier it would hold its compute
     units while it waits.

@@ -150,7 +150,7 @@ def _everyone(
     buffers: tuple[Buffer, ...],
     join: Callable[[int], Items] = lambda _: (),
 ) -> Schedule:
-    """Build: all ranks publish ``mine`` and read from all others, then run ``join``."""
+    """Build a schedule: all ranks publish ``mine`` and read from all others, then run ``join``."""
     programs = []
     for me in range(num_ranks):
         others = _others(me, num_ranks)
@@ -171,7 +171,7 @@ def _from_root(
     taken: Callable[[int], Items],
     buffers: tuple[Buffer, ...],
 ) -> Schedule:
-    """Build: the root publishes a slice and does its own work; the others read the slice."""
+    """Build a schedule: the root publishes a slice and does its own work; others read it."""
     whole, local = given
     others = _others(root, num_ranks)
     laid = (Copy(whole, own("scratch", 0, whole.nbytes)), *_ready(root, num_ranks), *local)
@@ -189,7 +189,7 @@ def _to_root(
     buffers: tuple[Buffer, ...],
     after: Items = (),
 ) -> Schedule:
-    """Build: all others publish their input; the root reads each one, then runs ``after``."""
+    """Build a schedule: the others publish; the root reads each input, then runs ``after``."""
     others = _others(root, num_ranks)
     items = take(root)
     for peer in others:

@@ -36,7 +36,7 @@ from weft.schedule import (
 def all_reduce(
     num_ranks: int, nbytes: int, *, node_size: int, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Build: reduce-scatter inside nodes, all-reduce between nodes, all-gather inside nodes."""
+    """Build an all-reduce: reduce-scatter inside, all-reduce between, all-gather inside nodes."""
     num_nodes = _num_nodes(num_ranks, node_size)
     intra_node = Group(node_size)
     chunks = Chunks(intra_node, nbytes, ITEM_BYTES[dtype])
@@ -113,7 +113,7 @@ def all_gather(num_ranks: int, nbytes: int, *, node_size: int) -> Schedule:
 
 
 def _spread_columns(node_size: int, num_nodes: int, chunk: int) -> Schedule:
-    """Build: every rank writes the chunks of its column to all ranks of its node."""
+    """Build a schedule: every rank writes the chunks of its column to all ranks of its node."""
     group = Group(node_size)
     ready, sent = 0, 1
     place = Rel(0, (0, node_size * chunk), (Term(Index(group), chunk),))

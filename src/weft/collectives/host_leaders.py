@@ -227,7 +227,7 @@ class HostLeaders:
 def all_reduce(
     hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Build: reduce inside hosts, all-reduce between leaders, broadcast inside hosts."""
+    """Build an all-reduce: reduce inside hosts, all-reduce leaders, broadcast inside hosts."""
     build = _all_reduce_at_once if nbytes <= SMALL else _all_reduce_in_parts
     return build(hosts, nbytes, dtype, op)
 
@@ -262,7 +262,7 @@ def _all_reduce_at_once(hosts: HostLeaders, nbytes: int, dtype: str, op: str) ->
 
 
 def _all_reduce_in_parts(hosts: HostLeaders, nbytes: int, dtype: str, op: str) -> Schedule:
-    """Build: reduce-scatter every block between the leaders, then all-gather it."""
+    """Build an all-reduce: reduce-scatter every block between the leaders, then all-gather it."""
     n, item = hosts.num, ITEM_BYTES[dtype]
     part, gathered, reduced, added = n, 2 * n, 3 * n, 3 * n + 1
     inside, between = _steps(op)
@@ -317,7 +317,7 @@ def _all_reduce_in_parts(hosts: HostLeaders, nbytes: int, dtype: str, op: str) -
 
 
 def reduce(hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """Build: reduce inside every host, then on the root; the data of others stay unchanged."""
+    """Build a reduce inside every host, then on the root; the data of others stay unchanged."""
     n, first = hosts.num, hosts.leaders.index(hosts.root)
     part, reduced, added = n, 2 * n, 2 * n + 1
     inside, between = _steps(op)
@@ -370,7 +370,7 @@ def reduce(hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "
 def reduce_scatter(
     hosts: HostLeaders, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Build: reduce the parts of each host's ranks on its leader, then scatter them inside."""
+    """Build a reduce-scatter: reduce each host's parts on its leader, then scatter them inside."""
     n, each = hosts.num, divided(nbytes, hosts.num_ranks, "reduce_scatter")
     part, reduced = n, 2 * n
     inside, between = _steps(op)
@@ -452,7 +452,7 @@ def broadcast(hosts: HostLeaders, nbytes: int, piece: int) -> Schedule:
 
 
 def all_gather(hosts: HostLeaders, nbytes: int) -> Schedule:
-    """Build: all-gather inside hosts, exchange between leaders, broadcast inside hosts."""
+    """Build an all-gather: inside hosts, between leaders, then a broadcast inside hosts."""
     each = divided(nbytes, hosts.num_ranks, "all_gather")
     arrived, gathered = hosts.num, 2 * hosts.num
 

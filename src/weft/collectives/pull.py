@@ -147,7 +147,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def exchange(num_ranks: int, nbytes: int = 1) -> Schedule:
-    """Build: rank i reads ``to{i}`` of rank j into its ``from{j}``, for whole buffers of any size.
+    """Build an exchange: rank i reads ``to{i}`` of rank j into its ``from{j}``, of any size.
 
     This is an uneven all-to-all when it runs with slices as long as the bound buffers.
     """

@@ -89,7 +89,7 @@ def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:
 
 
 def binomial_broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """Build: in step j the 2^j ranks that have the message send it 2^j positions on."""
+    """Build a broadcast: in step j the 2^j ranks that have the data send it 2^j positions on."""
     steps = (num_ranks - 1).bit_length()
     programs = []
     for index in range(num_ranks):

@@ -105,7 +105,7 @@ def _cut(extent: int, slices: int) -> list[tuple[int, int]]:
 
 
 def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
-    """Build: every rank computes tiles for all others in their slots, and then its own.
+    """Build a schedule: every rank computes tiles for all others in their slots, and then its own.
 
     Summing the slots makes this a product with a reduce-scatter, copying their rows a product with
     an all-to-all.
@@ -133,7 +133,7 @@ def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
 
 
 def gathered_tiles(tiles: Tiles, name: str) -> Schedule:
-    """Build: every rank publishes its tiles, uses its own, then those of others as they arrive."""
+    """Build a schedule: every rank publishes tiles, uses its own, then others as they arrive."""
     n = tiles.num_ranks
 
     def commands(me: int) -> Commands:
@@ -156,7 +156,7 @@ def gathered_tiles(tiles: Tiles, name: str) -> Schedule:
 
 
 def reduced_tiles(tiles: Tiles, name: str) -> Schedule:
-    """Build: every rank computes its summands and reads those of all, a product with an all-reduce.
+    """Build a product with an all-reduce: every rank computes its summands and reads those of all.
 
     Every rank adds everything up in one step, because the results of such products are small.
     """

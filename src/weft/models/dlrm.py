@@ -91,7 +91,7 @@ class Dlrm:
 def build(
     name: str, model: Dlrm, num_ranks: int, shards: Sequence[Shard] | None = None
 ) -> StepGraph:
-    """Make one step on ``num_ranks`` ranks, tables placed as ``shards`` say or by lookups."""
+    """Build one step on ``num_ranks`` ranks, tables placed as ``shards`` say or by lookups."""
     if model.batch < num_ranks:
         raise UsageError(
             f"{num_ranks} ranks are more than the {model.batch} samples of a batch",

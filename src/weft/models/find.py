@@ -23,7 +23,7 @@ def find_workload(
     *,
     every_rank: bool = False,
 ) -> StepGraph:
-    """Make or read the workload that ``spec`` names, for ``num_ranks`` ranks."""
+    """Build or read the workload that ``spec`` names, for ``num_ranks`` ranks."""
     given = dict(settings or {})
     if ":" in spec and not Path(spec).exists():
         return _captured(spec, num_ranks, given, every_rank=every_rank)

@@ -91,7 +91,7 @@ class Folding:
     _known: dict[object, PassCost] = field(default_factory=dict)
 
     def graph(self, num_micro: int = 0) -> StepGraph:
-        """Make the folded step; ``num_micro`` micro batches of it are written one by one."""
+        """Build the folded step; ``num_micro`` micro batches of it are written one by one."""
         model, layout = self.model, Layout(self.model, self.num_ranks)
         memory, whole = fullest_memory(model, layout), layout.num_micro
         turn = _turn(model)

@@ -40,7 +40,7 @@ class Job:
         return replace(found, products=found.products * self.products)
 
     def graph(self) -> StepGraph:
-        """Make the step of the job."""
+        """Build the step of the job."""
         build = dlrm.build if isinstance(self.model, Dlrm) else transformer_step.build
         found = build(self.name, self.model, self.num_ranks)  # type: ignore[arg-type]
         return found if self.software is None else self.software.applied(found)

@@ -123,7 +123,7 @@ def _require_words(model: Transformer) -> None:
 
 
 def _require_parts(model: Transformer, layout: Layout) -> None:
-    """Refuse a batch, heads, experts or layers that the ranks cannot share."""
+    """Raise for a batch, heads, experts or layers that the ranks cannot share."""
     dp = layout.dp
     if model.batch < dp:
         raise UsageError(

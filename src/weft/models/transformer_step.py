@@ -31,7 +31,7 @@ Shares = Mapping[str, int]  # by group of ranks that have the same ones, paramet
 def build(
     name: str, model: Transformer, num_ranks: int, pieces: tuple[Piece, ...] = ()
 ) -> StepGraph:
-    """Make the workload of one step on ``num_ranks`` ranks.
+    """Build the workload of one step on ``num_ranks`` ranks.
 
     ``pieces`` are what a server computes in one pass; without them all sequences are alike.
     """

@@ -164,7 +164,7 @@ class Plan(ResultTables):
         return next((each for each in found if not phase or each.phase == phase), None)
 
     def check_for(self, graph: StepGraph, platform: Platform) -> None:
-        """Refuse to be applied to another workload, platform or number of ranks."""
+        """Raise if applied to another workload, platform or number of ranks."""
         if graph.num_ranks != self.num_ranks:
             raise PlanError(
                 f"this plan is for {self.num_ranks} ranks, not {graph.num_ranks}", self._again

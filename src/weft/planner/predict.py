@@ -339,7 +339,7 @@ def _parts(memory: Any) -> dict[str, int]:
 
 
 def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
-    """Refuse a step that needs more memory than a device has, with what would help."""
+    """Raise for a step that needs more memory than a device has, with what would help."""
     device = platform.require_device()
     if memory is None or memory.total <= device.memory_bytes:
         return
