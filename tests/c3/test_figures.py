@@ -75,5 +75,5 @@ def test_without_clocks_load_and_admission_overlap_would_be_better():
 
 
 def test_an_unknown_mechanism_is_refused():
-    with pytest.raises(UnknownNameError, match="no mechanism"):
+    with pytest.raises(UnknownNameError, match="unknown mechanism"):
         without(MACHINE, "gravity")

@@ -82,7 +82,7 @@ def test_rows_are_written_as_csv(tmp_path, capsys):
         (("--on", "mi300x-8", "--units", "400"), "up to 296"),
         (("--on", "mi300x-8", "--gemm", "4x4"), "cannot read '4x4'"),
         (("--on", "mi300x-8", "--gemm", "64x64x64", "--collective", "gather"), "Known: all_gather"),
-        (("--on", "mi300x-8x2"), "inside one node"),
+        (("--on", "mi300x-8x2"), "expected one node"),
         (("--on", "mi300x-8", "--off", "wave"), "Did you mean 'waves'?"),
         (("--on", "mi300x-8", "--strategy", "dmaa"), "Did you mean 'dma'?"),
         (("--on", "mi300x-8", "--gemm", "64x64x64", "--size", "1001"), "1001 bytes are not"),

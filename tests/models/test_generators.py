@@ -96,7 +96,7 @@ def test_tables_go_to_the_rank_with_the_least_lookups():
         ("gpt2", 8, {"tp": "8"}, "12 heads do not divide"),
         ("gpt2", 8, {"batch": "many"}, "cannot read batch='many'"),
         ("gpt2", 8, {"fsdp": "perhaps"}, "cannot read fsdp='perhaps'"),
-        ("gpt2", 8, {"bathc": "8"}, "no setting 'bathc'"),
+        ("gpt2", 8, {"bathc": "8"}, "unknown setting 'bathc'"),
         ("gpt2", 8, {"mode": "guess"}, "unknown mode 'guess'"),
         ("gpt2", 8, {"ep": "2"}, "ep 2 must divide"),
         ("gpt2", 16, {"pp": "16", "batch": "1"}, "16 stages are more than 12 layers"),
@@ -134,7 +134,7 @@ def test_a_file_of_tables_is_a_dlrm(tmp_path):
     ("text", "message"),
     [
         ("rows = 3", "has no tables"),
-        ("tables = [3]", "no table of rows and dim"),
+        ("tables = [3]", "expected a table with rows and dim"),
         ("[[tables]]\nrows = 3", "dim must be a whole number"),
         ("[[tables]]\nrows = 3\ndim = 4\npooling = 0", "pooling must be above zero"),
         ("[[tables]]\nrows = 3\ndim = 4\nfoo = 0", "has 'foo'"),
@@ -170,7 +170,7 @@ def test_a_missing_file_and_a_model_without_tables_are_named(tmp_path):
         generate(str(tmp_path / "none.toml"), 2)
     with pytest.raises(UsageError, match="no embedding tables"):
         tables_of("gpt2", {}, 1)
-    with pytest.raises(UsageError, match="no setting 'size'"):
+    with pytest.raises(UsageError, match="unknown setting 'size'"):
         tables_of("dlrm", {"size": "3"}, 1)
     file = tmp_path / "odd.toml"
     file.write_text('model = "gpt2"\n[[tables]]\nrows = 3\ndim = 4\n')
@@ -321,7 +321,7 @@ def test_a_dtype_that_nobody_knows_is_named(name):
 def test_a_model_without_inputs_is_refused(tmp_path):
     path = tmp_path / "model.toml"
     path.write_text("bottom = []\n[[tables]]\nrows = 5\ndim = 4\n")
-    with pytest.raises(UsageError, match="leaves no inputs"):
+    with pytest.raises(UsageError, match="must not be empty"):
         generate(str(path), 8)
 
 

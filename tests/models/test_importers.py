@@ -404,7 +404,7 @@ def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):
 
 
 def test_files_of_no_known_program_are_named(tmp_path):
-    with pytest.raises(FormatError, match="no configuration of Megatron-LM or accelerate"):
+    with pytest.raises(FormatError, match="not a configuration of Megatron-LM or accelerate"):
         imported(written(tmp_path / "x.yaml", "a: 1\n"), 8)
     with pytest.raises(FormatError, match="is not YAML"):
         imported(written(tmp_path / "x.yaml", "a: [1\n"), 8)

@@ -115,7 +115,7 @@ def test_a_file_of_another_version_or_kind_is_refused(made, tmp_path):
     text = json.loads(made.to_json())
     with pytest.raises(FormatError, match="of version 99, known is 1"):
         Plan.from_json(json.dumps(text | {"weft_plan": 99}))
-    with pytest.raises(FormatError, match="no plan file"):
+    with pytest.raises(FormatError, match="not a plan file"):
         Plan.from_json(b"{}")
     with pytest.raises(FormatError, match="cannot read"):
         read_plan(tmp_path / "none.json")

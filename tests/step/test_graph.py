@@ -166,7 +166,7 @@ def test_left_over_ranks_of_a_class_do_not_stand_for_it():
 
 @pytest.mark.parametrize("text", ["{", '{"weft_workload": 1}'])
 def test_what_is_no_workload_is_refused(text):
-    with pytest.raises(FormatError, match="no workload file"):
+    with pytest.raises(FormatError, match="not a workload file"):
         StepGraph.from_json(text)
 
 

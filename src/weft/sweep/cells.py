@@ -63,9 +63,9 @@ def cells_of(words: Sequence[str], most: int = MOST) -> Sweep:
         raise UsageError("this sweep has no cells", "Give every option a value.")
     cells = []
     for chosen in itertools.product(*choices):
-        words = tuple(word for one in chosen for word in one.words)
+        command = tuple(word for one in chosen for word in one.words)
         differing = [one.value for one, all_ in zip(chosen, choices, strict=True) if len(all_) > 1]
-        cells.append(SweepCell(words, tuple(value for value in differing if value is not None)))
+        cells.append(SweepCell(command, tuple(value for value in differing if value is not None)))
     if len({cell.words for cell in cells}) < len(cells):
         raise UsageError("this sweep has duplicate cells", "List every value once.")
     return Sweep(tuple(words), tuple(cells))
