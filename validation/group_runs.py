@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import validation
-import weft
 from validation.nccl_tables import data_folder
 from validation.target import Target
 from weft.cli.outputs import track
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _CHECKOUT = Path(__file__).parents[1]
 KEPT = Path(os.environ.get("WEFT_KEPT_FIGURES", _CHECKOUT / "build" / "validation"))
-_ROOTS = (str(Path(weft.__file__).parent), str(Path(__file__).parent))
+_OURS = ("weft", "validation")
 _LONGEST = 1e9  # seconds of a part that was never timed: it starts first
 
 
@@ -88,12 +87,10 @@ def grouped_targets(groups: Sequence[Group], processes: int = 0) -> dict[str, li
     found = {part: targets for part in parts if (targets := part.kept()) is not None}
     left = sorted((part for part in parts if part not in found), key=lambda part: -part.seconds())
     with ThreadPoolExecutor(processes or len(os.sched_getaffinity(0))) as pool:
-        for part, targets in zip(
-            left, track(pool.map(GroupPart.run, left), "validating", len(left)), strict=True
-        ):
-            found[part] = targets
+        computed = track(pool.map(GroupPart.run, left), "validating", len(left))
+        found |= dict(zip(left, computed, strict=True))
     return {
-        group.name: [target for part in group.parts for target in found[GroupPart(group.name, part)]]
+        group.name: [t for part in group.parts for t in found[GroupPart(group.name, part)]]
         for group in groups
     }
 
@@ -115,12 +112,10 @@ def compute(part: GroupPart) -> None:
 
 
 def _read_files() -> list[Path]:
-    """Return the modules of weft and of this folder that are loaded, and the catalogue."""
-    loaded = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    return [
-        *sorted(Path(path) for path in loaded if path.startswith(_ROOTS)),
-        *sorted(CATALOGUE.rglob("*.toml")),
-    ]
+    """Return the files of loaded modules, the native core among them, and of the catalogue."""
+    modules = [each for name, each in sorted(sys.modules.items()) if name.split(".")[0] in _OURS]
+    loaded = {file for module in modules if (file := getattr(module, "__file__", None))}
+    return [*map(Path, sorted(loaded)), *sorted(CATALOGUE.rglob("*.toml"))]
 
 
 @lru_cache

@@ -56,6 +56,7 @@ def test_a_group_is_computed_in_a_process_of_its_own(monkeypatch, tmp_path):
     kept = json.loads(GroupPart("broadcast", "").file.read_text())
     loaded = {path.rsplit("/", 1)[1] for path in kept["files"]}
     assert {"broadcast.py", "v100-8.toml"} <= loaded
+    assert any(name.startswith("_core") for name in loaded)
     assert "serving_rows.py" not in loaded
 
 
