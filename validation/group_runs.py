@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import validation
+import weft
 from validation.nccl_tables import data_folder
 from validation.target import Target
 from weft.cli.outputs import track
@@ -97,21 +99,29 @@ def grouped_targets(groups: Sequence[Group], processes: int = 0) -> dict[str, li
 
 def compute(part: GroupPart) -> None:
     """Compute a part here and keep it, with the files that it was computed from."""
+    before = {path: _digest(path) for path in _candidates()}  # what is edited meanwhile is newer
     group = validation.find_group(part.group)
     targets = [asdict(target) for target in group.targets_of(part.part)]
+    loaded = _loaded()
     kept = {
         "data": data_fingerprint(),
-        "files": {str(path): _digest(path) for path in _read_files()},
+        "files": {str(path): before.get(path) or _digest(path) for path in loaded},
         "seconds": process_time(),
         "targets": targets,
     }
     KEPT.mkdir(parents=True, exist_ok=True)
-    beside = part.file.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(kept), encoding="utf-8")
-    beside.replace(part.file)
+    written = part.file.with_suffix(f".{os.getpid()}")
+    written.write_text(json.dumps(kept), encoding="utf-8")
+    written.replace(part.file)
 
 
-def _read_files() -> list[Path]:
+def _candidates() -> list[Path]:
+    """Return every file of weft and of this folder that may be loaded, and the catalogue."""
+    found = (Path(weft.__file__).parent.rglob("*.py"), Path(__file__).parent.glob("*.py"))
+    return [*chain(*found), *CATALOGUE.rglob("*.toml")]
+
+
+def _loaded() -> list[Path]:
     """Return the files of loaded modules, the native core among them, and of the catalogue."""
     modules = [each for name, each in sorted(sys.modules.items()) if name.split(".")[0] in _OURS]
     loaded = {file for module in modules if (file := getattr(module, "__file__", None))}

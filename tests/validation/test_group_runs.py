@@ -16,7 +16,7 @@ def kept_here(monkeypatch, tmp_path):
     monkeypatch.setattr(group_runs, "data_fingerprint", lambda: "tables")
     source = tmp_path / "model.py"
     source.write_text("RATE = 1\n")
-    monkeypatch.setattr(group_runs, "_read_files", lambda: [source])
+    monkeypatch.setattr(group_runs, "_loaded", lambda: [source])
     group_runs._digest.cache_clear()
     monkeypatch.delenv("WEFT_DATA", raising=False)
     group_runs.compute(PART)
@@ -33,6 +33,18 @@ def test_figures_are_read_while_nothing_they_came_from_changes(kept_here, monkey
 
 def test_a_changed_source_makes_figures_old(kept_here):
     kept_here.write_text("RATE = 2\n")
+    group_runs._digest.cache_clear()
+    assert PART.kept() is None
+
+
+def test_what_is_edited_while_figures_are_computed_makes_them_old(kept_here, monkeypatch):
+    def edited():
+        kept_here.write_text("RATE = 2\n")
+        return [kept_here]
+
+    monkeypatch.setattr(group_runs, "_candidates", lambda: [kept_here])
+    monkeypatch.setattr(group_runs, "_loaded", edited)
+    group_runs.compute(PART)
     group_runs._digest.cache_clear()
     assert PART.kept() is None
 
