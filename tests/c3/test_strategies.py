@@ -124,7 +124,7 @@ def test_only_a_partition_masks():
 def test_what_cannot_be_paired_is_refused():
     refused("does not overlap", Strategy("dma"), kind="gather")
     refused("expected one node", Strategy("serial"), machine=platform("mi300x-8x2"))
-    refused("needs 2 ranks or more", Strategy("serial"), machine=MACHINE.resized(1))
+    refused("expected 2 ranks or more", Strategy("serial"), machine=MACHINE.resized(1))
     refused("unknown strategy", Strategy("fast"), error=UnknownNameError)
 
 
