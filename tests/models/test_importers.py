@@ -133,7 +133,7 @@ def test_a_torchtitan_job_is_a_model_with_its_layout(tmp_path):
     ("old", "new", "field", "value"),
     [
         ('mode = "full"', 'mode = "none"', "recompute", "none"),
-        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective"),
+        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective_op"),
         ('"full"', '"selective"\nselective_ac_option = "2"', "recompute_layers", 40),
         ("shard_degree = -1", 'shard_degree = 4\nfsdp_reshard_after_forward = "never"', "reshard",
          False),
