@@ -42,8 +42,8 @@ _MPT = {
 }
 _A100_40GB = 1555 / 2039  # HBM of the 40 GB card over that of the 80 GB card, datasheets
 _HBM2E = 2.4 / 3.35  # memory of torchtitan's H100 over that of an H100 SXM
-# Large products run at the power limit: at the same energy they take as much longer as the limit is
-# lower. 1.4 is also what the step on 8 GPUs needs (+0.3 %); that on 128 was looked at again with it.
+# Large products run at the power limit: at the same energy they take as much longer as the limit
+# is lower. The step on 8 GPUs needs as much (+0.3 %); that on 128 was looked at again with it.
 _AT_500_WATTS = 700 / 500
 _EVERY = 6  # of vTrain's steps
 
@@ -69,7 +69,7 @@ class MeasuredStep:
 
 
 def fsdp_steps(folder: Path) -> Iterator[MeasuredStep]:
-    """FSDP steps of llm-foundry in bf16; the rows in fp8 are left out: their recipe is not told."""
+    """FSDP steps of llm-foundry in bf16; the rows in fp8 are left out: their scheme is not told."""
     with (folder / STEPS_FSDP.folder).open() as file:
         for row in csv.DictReader(file):
             if "fp8" in row["precision"]:

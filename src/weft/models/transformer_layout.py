@@ -42,7 +42,9 @@ class Layout:
         )
         if num_ranks % inner:
             raise UsageError(
-                f"{num_ranks} ranks do not divide into {named}", f"Use a multiple of {inner}."
+                f"{num_ranks} ranks do not divide into {named}",
+                f"Use --ranks {-(-num_ranks // inner) * inner}, or degrees whose product divides "
+                f"{num_ranks}.",
             )
         self.dp = num_ranks // inner
         if model.dp not in (0, self.dp):

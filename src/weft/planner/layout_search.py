@@ -132,6 +132,7 @@ class LayoutSearch:
     num_fitting: int = 0
     num_predicted: int = 0
     num_open: int = 0  # not predicted, though they may be among the best
+    _refusal: str = ""  # why a layout does not divide, the first of all
     _times: dict[object, _PassTimes] = field(default_factory=dict)
 
     def best(
@@ -154,7 +155,8 @@ class LayoutSearch:
                 if hasattr(self.job.model, key)
             )
             raise NoPlanError(
-                f"no layout of {self.job.name} divides {self.platform.num_ranks} ranks with {kept}",
+                f"no layout of {self.job.name} divides {self.platform.num_ranks} ranks with {kept}"
+                f"{self._refusal}",
                 "Change one of these settings, or leave it to the search.",
             )
         if not fitting:
@@ -212,7 +214,8 @@ class LayoutSearch:
             fits, least = False, _least_bytes(shaped, self.platform.num_ranks)
             try:
                 layout = Layout(shaped, self.platform.num_ranks)
-            except UsageError:
+            except UsageError as refused:
+                self._refusal = self._refusal or f": {refused.args[0]}"
                 continue
             for alike in kinds:
                 self.num_layouts += len(alike)
