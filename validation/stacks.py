@@ -61,9 +61,7 @@ class MeasuredStep:
 
     def row(self, stack: str) -> StepRow:
         """Return the step next to its prediction."""
-        job = Job(
-            self.name, self.model, self.machine.num_ranks, (), stack, products=self.products
-        )
+        job = Job(self.name, self.model, self.machine.num_ranks, (), stack, products=self.products)
         found = predict_job(job, self.machine, anyway=True)
         return StepRow.of(self.part, self.name, self.seconds, found, stack)
 

@@ -167,3 +167,8 @@ def test_a_price_of_an_hour_gives_the_cost_of_a_million_tokens():
     rates = job.throughput(2.0, 1e15, gpu_hour=3.6)
     assert rates["cost_per_million_tokens"] == pytest.approx(8 * 3.6 * 2 / 3600 / job.tokens * 1e6)
     assert "cost_per_million_tokens" not in job.throughput(2.0, 1e15)
+
+
+def test_a_setting_that_no_layout_takes_is_named():
+    with pytest.raises(NoPlanError, match="no recompute is called 'most'"):
+        search({"recompute": "most"}, ("recompute",)).best()
