@@ -86,7 +86,8 @@ class Study:
     @property
     def tenth_of_shapes(self) -> Mask:
         """The rows of a random tenth of the shapes, always the same."""
-        return self.random_shapes(_HELD_SHAPES, _SHAPE) == 0
+        held: Mask = self.random_shapes(_HELD_SHAPES, _SHAPE) == 0
+        return held
 
     @property
     def fifths_of_shapes(self) -> list[Mask]:
