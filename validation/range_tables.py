@@ -205,7 +205,7 @@ def _server_versions(folder: Path) -> Iterator[RangeTable]:
                     ]
         for device, pairs in found.items():
             title = f"all_reduce of {server} on {device}, another version"
-            yield _collectives(server, title, device, pairs)
+            yield _collectives("servers", title, device, pairs)
 
 
 def _collectives(

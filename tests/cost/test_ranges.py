@@ -15,7 +15,6 @@ from weft.cost.ranges import (
     range_term,
 )
 from weft.hardware.files import read_toml
-from weft.hardware.libraries import library_names
 from weft.hardware.measured import MeasuredNoise
 
 sizes = st.floats(0, 2)
@@ -72,11 +71,6 @@ def test_what_shapes_have_in_common_and_by_themselves_is_the_whole_term():
 def test_another_author_or_version_is_never_nearer_than_the_floor():
     for name in ("gemm", "attention", "decode", "moe", "norm", "no such family"):
         assert range_term("elsewhere", name).up >= 0.1
-
-
-@pytest.mark.parametrize("name", library_names())
-def test_every_library_of_collectives_has_a_term(name):
-    assert range_term("collectives", name).up > 0
 
 
 def test_every_recorded_term_is_a_width():

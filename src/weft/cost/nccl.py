@@ -99,8 +99,9 @@ def library_price(
             fit = replace(fit, in_switch=())
     seconds = fitted_seconds(fit, num_ranks, nbytes, slower=slower)
     wider = _UNSEEN if num_ranks > max(fit.ranks) or known.basis == "inherited" else 1.0
+    term = "servers" if known.fallback else "nccl"
     note = _note(known, fit, nbytes, num_ranks)
-    factors = range_term("collectives", known.name).times(wider).factors
+    factors = range_term("collectives", term).times(wider).factors
     return LibraryPrice(seconds, fit, known.basis, note, *factors)
 
 
