@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _MARKS = {True: "✓", False: "✗", None: "-"}
 _ACCURACY = """Every published or measured figure that weft knows, and what weft computes; made
 by `weft validate -o FILE.md`, or for some groups by `weft validate NAME.. -o FILE.md`. *Fitted*
-figures went into a model and prove nothing; the others are the proof. ✗ is further off than was allowed before it was computed, - has no limit.
+figures went into a model and prove nothing; the others are the proof. ✗ is further off than was
+allowed before it was computed, - has no limit.
 """
 # Plots that the page shows, by group; they are in docs/plots.
 _PAGE_PLOTS = {
