@@ -31,6 +31,12 @@ def address_and_size(memory: Bindable, *, writable: bool = True) -> tuple[int, i
     """Return address and bytes of an array or RawMemory."""
     if isinstance(memory, RawMemory):
         return memory.address, memory.nbytes
+    if memory.dtype.hasobject:
+        raise UsageError(
+            f"the array holds Python objects (dtype {memory.dtype}), which other processes cannot "
+            "use.",
+            "Convert it to numbers, or send pickled bytes.",
+        )
     try:
         return address_of(memory, writable)
     except (ValueError, BufferError) as error:
@@ -57,7 +63,8 @@ def dtype_of(x: Bindable) -> str:
         return x.dtype
     name = _names.get(x.dtype)
     if name is None:
-        name = _names[x.dtype] = x.dtype.name
+        # Of the other byte order it has the same name, which would reduce it as it does not lie.
+        name = _names[x.dtype] = x.dtype.name if x.dtype.isnative else x.dtype.str
     return name
 
 

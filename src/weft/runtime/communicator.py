@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import ctypes
+import hashlib
 import os
 import sys
 import threading
@@ -332,27 +333,48 @@ def create_segment(num_ranks: int) -> Launcher:
 def join_group(comm: Communicator, ranks: Sequence[int], kind: type[T]) -> T | None:
     """Create a world of ``ranks``: the first creates its segment, the others join it.
 
-    All ranks of the communicator synchronize twice: when the name is known, and when all have
-    joined, so that no launcher is closed early. Groups that share no rank are made at once.
+    All ranks of the communicator synchronize: when the names are known, and when all have joined,
+    so that no launcher is closed early. Groups that share no rank are made at once. If a rank
+    fails, or names other ranks for a group, all ranks raise.
     """
-    chosen = sorted(set(ranks))
-    outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]
-    if not chosen or len(chosen) != len(ranks) or outside:
-        raise UsageError(
-            f"ranks: expected distinct ranks from 0 to {comm.num_ranks - 1} (got {list(ranks)})."
-        )
-    made = None
+    chosen, made, name = sorted(set(ranks)), None, b""
     with comm.exclusive("group"), contextlib.ExitStack() as stack:
         comm.drain()
-        name = b""
-        if comm.rank == chosen[0]:
-            name = stack.enter_context(
-                contextlib.closing(create_segment(len(chosen)))
-            ).name.encode()
-        shown = comm.agree("group", name)
-        if comm.rank in chosen:
-            name = shown[chosen[0]]
+
+        def create() -> None:
+            nonlocal name
+            outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]
+            if not chosen or len(chosen) != len(ranks) or outside:
+                raise UsageError(
+                    f"ranks: expected distinct ranks from 0 to {comm.num_ranks - 1} (got "
+                    f"{list(ranks)})."
+                )
+            if comm.rank == chosen[0]:
+                launcher = stack.enter_context(contextlib.closing(create_segment(len(chosen))))
+                name = launcher.name.encode()
+
+        if failure := comm.attempt("ranks of a group", create):
+            raise failure
+        digest = hashlib.blake2b(repr(chosen).encode(), digest_size=16).digest()
+        shown = comm.agree("group", digest + name)
+
+        def join() -> None:
+            nonlocal made
+            if comm.rank not in chosen:
+                return
+            for rank in chosen:
+                if shown[rank][: len(digest)] != digest:
+                    raise DisagreeError(
+                        f"ranks: rank {comm.rank} makes a group of {chosen}, rank {rank} one of "
+                        "other ranks.",
+                        "Every rank of a group must name the same ranks.",
+                    )
+            name = shown[chosen[0]][len(digest) :].decode()
             place = chosen.index(comm.rank)
-            made = kind(name.decode(), place, timeout=comm.timeout, engines=comm.engines)
-        comm.agree("group made")
+            made = kind(name, place, timeout=comm.timeout, engines=comm.engines)
+
+        if failure := comm.attempt("group made", join):
+            if made is not None:
+                made.close()
+            raise failure
     return made

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from weft._core import DispatchCache
 from weft.collectives import collective, pull
-from weft.collectives.catalogue import BUILDERS, SHARED_MEMORY
+from weft.collectives.catalogue import BUILDERS, REDUCING, SHARED_MEMORY
 from weft.compress import codec_of, is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import UsageError
@@ -173,7 +173,7 @@ def _schedule_of(
 ) -> Schedule:
     if signature.kind == "exchange":
         return pull.exchange(num_ranks)
-    if signature.op and signature.op != KEEP_ROOT:
+    if signature.kind in REDUCING:
         options |= {"dtype": signature.dtype, "op": signature.op}
         _require_order(signature.op, algorithm)
     if signature.root >= 0:
@@ -194,9 +194,13 @@ def _schedule_of(
     return made
 
 
+def can_reduce(algorithm: str, op: str) -> bool:
+    """Return False if an operator needs all inputs at once and the algorithm has them one by one."""
+    return algorithm in SHARED_MEMORY or not (op == "avg" or op.startswith("premul"))
+
+
 def _require_order(op: str, algorithm: str) -> None:
-    """Raise if an operator needs all inputs at once and the algorithm reduces them one by one."""
-    if (op == "avg" or op.startswith("premul")) and algorithm not in SHARED_MEMORY:
+    if not can_reduce(algorithm, op):
         raise UsageError(
             f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected "
             f"{', '.join(SHARED_MEMORY)}).",

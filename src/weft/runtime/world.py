@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any
 
 from weft.compress import Deltas
@@ -401,6 +402,7 @@ class World(HeapCommunicator):
         return [(number, address, size)]
 
     def _root(self, root: int) -> int:
+        root = index(root)  # of numpy as well
         if not 0 <= root < self.num_ranks:
             raise UsageError(f"root: must be from 0 to {self.num_ranks - 1} (got {root}).")
         return root

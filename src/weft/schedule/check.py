@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft._core import reduction_item_bytes
 from weft.errors import BoundsError, ScheduleError
 from weft.schedule.accesses import accesses
 from weft.schedule.happens_before import compute_happens_before
@@ -31,6 +32,7 @@ from weft.schedule.ir import (
     Buffer,
     Command,
     CommandKind,
+    Reduce,
     Repeat,
     Signal,
     Slice,
@@ -87,6 +89,7 @@ def check(schedule: Schedule, *, collapse: bool = True) -> None:
     _check_places(table)
     _check_flags(table)
     _check_bounds(table, symmetry)
+    _check_reductions(table)
     order = mark_unsafe_flags(compute_happens_before(table, symmetry))
     touches = memory_accesses(table, symmetry)
     check_entry_and_exit(order, touches)
@@ -216,6 +219,27 @@ def _check_bounds(table: CommandTable, symmetry: Symmetry) -> None:
             f"{table.where(row)} has slices of different sizes.",
             "Source and destination of a copy must have equal sizes.",
         )
+
+
+def _check_reductions(table: CommandTable) -> None:
+    """Check that the core has every reduction, and that slices are whole elements."""
+    for number, command in enumerate(table.commands):
+        if not isinstance(command, Reduce):
+            continue
+        rows = np.flatnonzero(table.command == number)
+        if not len(rows):
+            continue
+        try:
+            item = reduction_item_bytes(command.dtype, command.op)
+        except ValueError as error:
+            raise ScheduleError(f"{table.where(int(rows[0]))}: {error}.") from error
+        nbytes = table.access_nbytes[table.access_start[rows]]
+        wrong = rows[nbytes % item != 0]
+        if len(wrong):
+            raise BoundsError(
+                f"{table.where(int(wrong[0]))} reduces {nbytes[nbytes % item != 0][0]} bytes, "
+                f"expected a multiple of {item} ({command.dtype})."
+            )
 
 
 def _row_of(table: CommandTable, access: int) -> int:
