@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import resource
 import sys
 import threading
 import weakref
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from weft._core import Launcher, Member
-from weft.errors import DisagreeError, RunError, UsageError, WeftError
+from weft.errors import DisagreeError, RunError, SharedMemoryError, UsageError, WeftError
 from weft.runtime.block_allocator import PAGE, BlockAllocator, round_up
 from weft.runtime.bound_memory import STAGED_BYTES
 from weft.runtime.core_placement import num_cores, own_core
@@ -95,13 +96,15 @@ class Communicator(Faults):
             act()
         except WeftError as error:
             failure = error
-        told = f"{failure.message}\0{failure.hint}" if failure else ""
+        kind = "memory" if isinstance(failure, SharedMemoryError) else ""
+        told = f"{kind}\0{failure.message}\0{failure.hint}" if failure else ""
         shown = self.agree(what, told.encode()[:500])
         complaints = [(rank, text) for rank, text in enumerate(shown) if text]
         if failure is None and complaints:
             rank, text = complaints[0]
-            message, _, hint = text.decode(errors="replace").partition("\0")
-            return RunError(f"rank {rank} failed at {what}: {message}", hint)
+            kind, message, hint, *_ = (*text.decode(errors="replace").split("\0"), "")
+            raised = SharedMemoryError if kind else RunError
+            return raised(f"rank {rank} failed at {what}: {message}", hint)
         return failure
 
     def region(self, rank: int) -> int:
@@ -293,9 +296,9 @@ def _invalidate_worlds() -> None:
 os.register_at_fork(after_in_child=_invalidate_worlds)
 
 
-def out_of_shared_memory(error: OSError) -> RunError:
+def out_of_shared_memory(error: OSError) -> SharedMemoryError:
     """Return the error of a system that has no more shared memory."""
-    return RunError(
+    return SharedMemoryError(
         f"{error.strerror}.",
         "Make /dev/shm larger (in a container: --shm-size), or allocate less.",
     )
@@ -320,7 +323,11 @@ def create_segment(num_ranks: int) -> Launcher:
     room = os.statvfs(SHARED_MEMORY)
     # Addresses for twice the size of /dev/shm, so that fragmentation of the region never fails
     # before memory does. A size of zero means that there is no limit.
-    nbytes = min(2 * room.f_blocks * room.f_frsize or _MOST_ADDRESSES, _MOST_ADDRESSES // num_ranks)
+    most = _MOST_ADDRESSES
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # of everything that a process maps, other groups included
+        most = min(most, limit // 8)
+    nbytes = min(2 * room.f_blocks * room.f_frsize or most, most // num_ranks)
     try:
         return Launcher(num_ranks, round_up(nbytes, PAGE))
     except OSError as error:
