@@ -101,7 +101,7 @@ def _move(rng: random.Random, rank: int, num_ranks: int, queue: str) -> Any:
 
 
 class Step(NamedTuple):
-    """A command of a thread and what it touches: rank, buffer, first byte, end, whether it writes."""
+    """A command of a thread and what it touches: rank, buffer, first byte, end, whether written."""
 
     command: Any
     rank: int
@@ -124,7 +124,9 @@ class Model:
         self.threads: list[list[Step]] = [[] for _ in table.thread_rank]
         self.rank_of = table.thread_rank.tolist()
         self.launch_of = table.thread_launch.tolist()
-        self.queue_of = [(int(r), int(q)) for r, q in zip(table.thread_rank, table.thread_queue)]
+        self.queue_of = [
+            (int(r), int(q)) for r, q in zip(table.thread_rank, table.thread_queue, strict=True)
+        ]
         self.queue_number = {name: number for number, name in enumerate(table.queues)}
         self.raised: list[Counter[tuple[int, int]]] = []
         for row, (place, command) in enumerate(commands_of(table)):
@@ -238,9 +240,9 @@ class Model:
                 if (command.rank, self.queue_number[command.queue]) != self.queue_of[thread]:
                     continue
                 if fed < command.count:  # type: ignore[operator]
-                    held = command.hold is not None and self._count(
-                        state, command.hold, execution
-                    ) < 1
+                    held = (
+                        command.hold is not None and self._count(state, command.hold, execution) < 1
+                    )
                     return self._at(state, host) > at and not held
                 fed -= command.count  # type: ignore[operator]
         return False

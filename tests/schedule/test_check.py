@@ -418,7 +418,9 @@ def reduced(nbytes, dtype, op):
 
 def test_a_reduction_that_the_core_lacks_is_named_with_those_it_has():
     check(reduced(8, "float32", "premul:0.5"))
-    with pytest.raises(ScheduleError, match=r"'mean' for float32 \(expected one of sum, avg, .*max"):
+    with pytest.raises(
+        ScheduleError, match=r"'mean' for float32 \(expected one of sum, avg, .*max"
+    ):
         check(reduced(8, "float32", "mean"))
     with pytest.raises(ScheduleError, match="knows dtype 'float12'"):
         check(reduced(8, "float12", "sum"))

@@ -124,5 +124,5 @@ def test_every_codec_has_rates_and_one_without_is_an_error():
     for name in CODECS:
         assert is_priced(name) == (name != "none")
     encode = Encode(x(0, MB), y(0, MB + 64), "snappy", "float32")
-    with pytest.raises(UnknownNameError, match="'snappy' has no rates.*known: pack, bf16"):
+    with pytest.raises(UnknownNameError, match=r"'snappy' has no rates.*known: pack, bf16"):
         spans(made(1, {0: (queue("nic0", encode),)}), bare(Level("switch", 1, GB)))

@@ -350,12 +350,7 @@ def join_group(comm: Communicator, ranks: Sequence[int], kind: type[T]) -> T | N
 
         def create() -> None:
             nonlocal name
-            outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]
-            if not chosen or len(chosen) != len(ranks) or outside:
-                raise UsageError(
-                    f"ranks: expected distinct ranks from 0 to {comm.num_ranks - 1} (got "
-                    f"{list(ranks)})."
-                )
+            _require_distinct(ranks, comm.num_ranks)
             if comm.rank == chosen[0]:
                 launcher = stack.enter_context(contextlib.closing(create_segment(len(chosen))))
                 name = launcher.name.encode()
@@ -367,21 +362,30 @@ def join_group(comm: Communicator, ranks: Sequence[int], kind: type[T]) -> T | N
 
         def join() -> None:
             nonlocal made
-            if comm.rank not in chosen:
-                return
-            for rank in chosen:
-                if shown[rank][: len(digest)] != digest:
-                    raise DisagreeError(
-                        f"ranks: rank {comm.rank} makes a group of {chosen}, rank {rank} one of "
-                        "other ranks.",
-                        "Every rank of a group must name the same ranks.",
-                    )
-            name = shown[chosen[0]][len(digest) :].decode()
-            place = chosen.index(comm.rank)
-            made = kind(name, place, timeout=comm.timeout, engines=comm.engines)
+            if comm.rank in chosen:
+                _require_same_group([shown[rank][: len(digest)] for rank in chosen], chosen)
+                place, segment = chosen.index(comm.rank), shown[chosen[0]][len(digest) :].decode()
+                made = kind(segment, place, timeout=comm.timeout, engines=comm.engines)
 
         if failure := comm.attempt("group made", join):
             if made is not None:
                 made.close()
             raise failure
     return made
+
+
+def _require_distinct(ranks: Sequence[int], num_ranks: int) -> None:
+    outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if not ranks or len(set(ranks)) != len(ranks) or outside:
+        raise UsageError(
+            f"ranks: expected distinct ranks from 0 to {num_ranks - 1} (got {list(ranks)})."
+        )
+
+
+def _require_same_group(digests: list[bytes], chosen: list[int]) -> None:
+    for rank, digest in zip(chosen, digests, strict=True):
+        if digest != hashlib.blake2b(repr(chosen).encode(), digest_size=16).digest():
+            raise DisagreeError(
+                f"ranks: rank {rank} makes a group of other ranks than {chosen}.",
+                "Every rank of a group must name the same ranks.",
+            )

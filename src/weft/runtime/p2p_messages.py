@@ -24,7 +24,6 @@ from weft.runtime.bound_memory import Bindable, address_and_size
 from weft.runtime.communicator import Communicator
 from weft.runtime.faults import AbortTuple
 
-
 _MAX_TAG = (1 << 63) - 1
 
 

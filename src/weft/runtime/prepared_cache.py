@@ -134,7 +134,12 @@ class PreparedCache:
         while True:
             try:
                 prepared = prepare(
-                    schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers, direct=direct
+                    schedule,
+                    comm,
+                    bound=True,
+                    elastic=elastic,
+                    num_buffers=num_buffers,
+                    direct=direct,
                 )
                 break
             except SharedMemoryError:  # on all ranks alike: other groups may hold much, too
@@ -207,7 +212,7 @@ def _schedule_of(
 
 
 def can_reduce(algorithm: str, op: str) -> bool:
-    """Return False if an operator needs all inputs at once and the algorithm has them one by one."""
+    """Return whether an algorithm has all inputs at once, or the operator does not need that."""
     return algorithm in SHARED_MEMORY or not (op == "avg" or op.startswith("premul"))
 
 

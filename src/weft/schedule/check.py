@@ -261,8 +261,8 @@ def _check_overlaps(table: CommandTable) -> None:
             continue
         first, last = table.access_start[rows], table.access_start[rows + 1] - 1
         for step in range(1, int(last[0] - first[0]) + 1):
-            one, other = (first, first + step) if isinstance(command, Broadcast) else (
-                last - step, last
+            one, other = (
+                (first, first + step) if isinstance(command, Broadcast) else (last - step, last)
             )
             wrong = rows[_overlap(table, one, other, equal=isinstance(command, Reduce))]
             if len(wrong):

@@ -172,9 +172,7 @@ def reshard(
         resharding.close()
 
 
-def _sharding(
-    what: str, mesh: Mesh, placements: MeshPlacements, num_dims: int
-) -> TensorSharding:
+def _sharding(what: str, mesh: Mesh, placements: MeshPlacements, num_dims: int) -> TensorSharding:
     if isinstance(mesh, DeviceMesh):
         mesh = mesh.mesh
     ranks = torch.as_tensor(mesh, dtype=torch.int64)

@@ -81,7 +81,7 @@ class WeightSender:
             exchanged.full,
         )
 
-    def start(self, *, is_current: bool) -> None:
+    def start(self, *, is_current: bool) -> None:  # noqa: ARG002 - it defines what is current
         """Prepare for an update: the copies still hold what was sent last."""
         self._advanced = False
 
