@@ -31,6 +31,7 @@ from weft.schedule import (
 )
 from weft.schedule.accesses import accesses
 from weft.schedule.schedule import commands_of
+from weft.schedule.values import as_int
 
 BYTES = 4
 MOST_STATES = 40_000
@@ -122,19 +123,18 @@ class Model:
         table = expand(schedule)
         self.executions, self.num_ranks = executions, schedule.num_ranks
         self.threads: list[list[Step]] = [[] for _ in table.thread_rank]
-        self.rank_of = table.thread_rank.tolist()
+        self.rank_of: list[int] = table.thread_rank.tolist()
         self.launch_of = table.thread_launch.tolist()
         self.queue_of = [
             (int(r), int(q)) for r, q in zip(table.thread_rank, table.thread_queue, strict=True)
         ]
         self.queue_number = {name: number for number, name in enumerate(table.queues)}
-        self.raised: list[Counter[tuple[int, int]]] = []
         for row, (place, command) in enumerate(commands_of(table)):
             touches = tuple(
-                (a.slice.rank, a.slice.buffer, a.slice.offset, a.slice.offset + a.slice.nbytes,
-                 bool(a.mode & WRITE))
-                for a in accesses(command)
-            )  # fmt: skip
+                (as_int(s.rank), s.buffer, first, first + as_int(s.nbytes), bool(mode & WRITE))
+                for mode, s in accesses(command)
+                for first in [as_int(s.offset)]
+            )
             thread, fed = int(table.thread[row]), int(table.fed[row])
             step = Step(command, place.rank, fed, row, touches)
             self.threads[thread] += [step] * (2 if isinstance(command, Launch) else 1)
@@ -172,7 +172,7 @@ class Model:
     def _at(self, state: State, thread: int) -> int:
         """Return how far a thread is in the execution that its rank is in."""
         rank = self.rank_of[thread]
-        done = state[self.num_ranks + thread]
+        done: int = state[self.num_ranks + thread]
         return done - (state[rank] - 1) * len(self.threads[thread])
 
     def _inside(self, state: State, rank: int) -> bool:
@@ -198,7 +198,7 @@ class Model:
         at = self.num_ranks + thread
         return (*state[:at], state[at] + 1, *state[at + 1 :])
 
-    def _count(self, state: State, flag: Flag, execution: int) -> int:
+    def _count(self, state: State, flag: Any, execution: int) -> int:
         """Return the signals of a flag beyond those of the executions before."""
         number = 0
         for thread, steps in enumerate(self.threads):
@@ -206,7 +206,7 @@ class Model:
             if any(mine):
                 whole, rest = divmod(state[self.num_ranks + thread], len(steps))
                 number += whole * sum(mine) + sum(mine[:rest])
-        return number - (execution - 1) * self.each[flag.rank, flag.index]  # type: ignore[index]
+        return number - (execution - 1) * self.each[flag.rank, flag.index]
 
     def _able(self, state: State) -> list[int]:
         return [t for t in range(len(self.threads)) if self._may(state, t)]
@@ -226,7 +226,7 @@ class Model:
             lanes = [t for t, row in enumerate(self.launch_of) if row == step.row]
             return all(self._at(state, t) == len(self.threads[t]) for t in lanes)
         if isinstance(step.command, Wait):
-            return self._count(state, step.command.flag, execution) >= step.command.count
+            return self._count(state, step.command.flag, execution) >= as_int(step.command.count)
         if step.fed >= 0 and self.queue_of[thread] in self.is_fed:
             return self._handed_over(state, thread, step.fed, execution)
         return True
@@ -239,12 +239,12 @@ class Model:
                     continue
                 if (command.rank, self.queue_number[command.queue]) != self.queue_of[thread]:
                     continue
-                if fed < command.count:  # type: ignore[operator]
+                if fed < as_int(command.count):
                     held = (
                         command.hold is not None and self._count(state, command.hold, execution) < 1
                     )
                     return self._at(state, host) > at and not held
-                fed -= command.count  # type: ignore[operator]
+                fed -= as_int(command.count)
         return False
 
     def _races(self, state: State, able: list[int]) -> bool:

@@ -74,7 +74,7 @@ def all_apart(xs: Sequence[Part], outs: Sequence[Part]) -> tuple[Sequence[Part],
     first, last = min(outs)[0], max(start + nbytes for start, nbytes in outs)
     if not any(start < last and first < start + nbytes for start, nbytes in xs):
         return xs, None
-    found = [(x, None) for x in xs]
+    found: list[tuple[Part, object]] = [(x, None) for x in xs]
     written = sorted(out for out in outs if out[1])
     starts = [start for start, _ in written]
     for number, x in enumerate(xs):
