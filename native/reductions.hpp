@@ -14,7 +14,7 @@
 namespace weft {
 
 // All operators; some dtypes lack some of them.
-inline constexpr std::array<std::string_view, 9> kOperators{"sum", "avg",  "prod", "min",           "max",
+inline constexpr std::array<std::string_view, 9> kOperators{"sum",  "avg", "prod", "min",          "max",
                                                             "band", "bor", "bxor", "premul:FACTOR"};
 
 [[noreturn]] inline void no_reduction(std::string_view op, std::string_view dtype) {

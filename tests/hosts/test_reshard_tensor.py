@@ -76,7 +76,7 @@ def test_a_resharding_is_used_again_with_the_callers_output():
 def into_its_own_input():
     """Ranks swap their shards in place: each writes what the other still reads."""
     rank, count = dist.get_rank(), 1 << 18
-    ends = [([ranks], [Replicate(), Shard(0)]) for ranks in ([0, 1], [1, 0])]
+    ends: list[Any] = [([ranks], [Replicate(), Shard(0)]) for ranks in ([0, 1], [1, 0])]
     resharding = weft.torch.Resharding((2 * count,), torch.float32, *ends)
     found = []
     for _ in range(3):
