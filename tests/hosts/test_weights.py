@@ -160,15 +160,19 @@ def test_views_of_a_tensor_are_updated_once():
 def unusable_tensors():
     x = torch.zeros(8, dtype=torch.complex64)
     halves = {"low": x[:5], "high": x[3:]}
-    if dist.get_rank() == 0:
-        return error_of(lambda: weft.torch.WeightSender({"x": x.conj()}))
-    return error_of(lambda: weft.torch.WeightReceiver(halves))
+    try:
+        if dist.get_rank() == 0:
+            weft.torch.WeightSender({"x": x.conj()})
+        else:
+            weft.torch.WeightReceiver(halves)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def test_tensors_that_overlap_in_part_or_are_conjugated_are_refused():
-    (kind, text), (other, overlap) = on_ranks(unusable_tensors, 2)
-    assert (kind, other) == ("UsageError", "UsageError")
-    assert "'x' is conjugated" in text
+    conjugated, overlap = on_ranks(unusable_tensors, 2)
+    assert "'x' lazily conjugated" in conjugated
     assert "'low' and 'high' share" in overlap
 
 

@@ -100,9 +100,10 @@ def layout_of(tensors: Mapping[str, Tensor]) -> tuple[WeightLayout, list[Octets]
                 "Copy weights of other devices to pinned CPU memory first.",
             )
         if not is_dense_contiguous(tensor):
-            lazy = "conjugated or negated lazily" if tensor.is_contiguous() else "not contiguous"
+            strides = f"with strides {tensor.stride()}"
+            how = "lazily conjugated or negated" if tensor.is_contiguous() else strides
             raise UsageError(
-                f"tensors: expected contiguous tensors ({name!r} is {lazy}).",
+                f"tensors: expected contiguous tensors (got {name!r} {how}).",
                 "Pass tensor.resolve_conj().contiguous(), and copy it back after a switch.",
             )
     memory = [
