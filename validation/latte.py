@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -90,7 +90,8 @@ def without(machine: Platform, constant: str, value: float) -> Platform:
     device = machine.require_device()
     if constant == "release":
         return replace(machine, device=replace(device, release=value))
-    dma = replace(device.require_dma(), **{constant: value})
+    changed: dict[str, Any] = {constant: value}
+    dma = replace(device.require_dma(), **changed)
     return replace(machine, device=replace(device, dma=dma))
 
 
