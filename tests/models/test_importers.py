@@ -417,6 +417,6 @@ def test_files_of_no_known_program_are_named(tmp_path):
 def test_a_note_that_asks_for_a_setting_is_dropped_where_it_was_given(tmp_path):
     longest = {"max_position_embeddings": 131072}
     path = written(tmp_path / "config.json", CONFIGS["llama-3-8b"] | longest)
-    asked = [note for note in find_job(str(path), 8).notes if "--set seq=" in note]
+    asked = [note for note in imported(str(path), 8).notes if "--set seq=" in note]
     assert asked
-    assert not set(asked) & set(find_job(str(path), 8, {"seq": "4096"}).notes)
+    assert not set(asked) & set(imported(str(path), 8, {"seq": "4096"}).notes)
