@@ -127,6 +127,8 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
         raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
     now = kinds[key]
     try:
+        if isinstance(value, bool) and isinstance(now, int | float) and not isinstance(now, bool):
+            raise ValueError(value)  # else true would count as 1
         if key == "recompute" and isinstance(model, Transformer):
             words = {"true": "full", "yes": "full", "1": "full"}
             return (words | dict.fromkeys(("false", "no", "0"), "none")).get(
