@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from validation.nccl_tables import SOURCE
 from weft.cost.families import FAMILIES, Family
 from weft.hardware import Device, Flops, platform
-from weft.hardware.dtypes import known_dtype, recipe_of
+from weft.hardware.dtypes import known_dtype, scheme_of
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -52,17 +52,17 @@ class Study:
         """What corrections look at: the columns and what the family derives from them."""
         return {**self.columns, **self.kind.places(self.columns)}
 
-    def predicted(self, law: Mapping[str, float]) -> Floats:
-        """Price every row by a law, without correction, as the table counts it.
+    def predicted(self, coefficients: Mapping[str, float]) -> Floats:
+        """Predict the seconds of every row, without correction, as the table counts it.
 
         Tables of a framework count what a call takes: the kernel, or the host that launches it,
         ``call`` seconds, whichever is longer; ``side`` says how well they run side by side.
         """
-        kernel = self.kind.formula(self.columns, self.device, recipe_of(self.dtype), law)
-        if "call" not in law:
+        kernel = self.kind.formula(self.columns, self.device, scheme_of(self.dtype), coefficients)
+        if "call" not in coefficients:
             return kernel
-        power = law["side"]
-        both: Floats = (law["call"] ** power + kernel**power) ** (1 / power)
+        power = coefficients["side"]
+        both: Floats = (coefficients["call"] ** power + kernel**power) ** (1 / power)
         return both
 
     def part(self, rows: Mask | NDArray[np.int64]) -> "Study":

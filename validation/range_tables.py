@@ -29,7 +29,7 @@ from validation.other_tables import deepbench_products, vidur_products
 from validation.published_attention import held_out
 from validation.splits import NCCL_BETWEEN_NODES, VIDUR_LAYERS
 from validation.vidur_layers import layer_studies
-from weft.calibration.law_ranges import grid_of
+from weft.calibration.coefficient_ranges import grid_of
 from weft.cost.nccl import library_price
 from weft.cost.nccl_algorithms import algorithm_seconds
 from weft.cost.price import kernel_deviations, price_columns
@@ -119,7 +119,7 @@ def _table(study: Study, group: str, title: str, *, family: str = "") -> RangeTa
     name = f"{study.family} {study.device.name} {study.dtype}"
     title = " ".join(filter(None, (name, study.implementation))) + f", {title}"
     left = np.log(mine.seconds / found.seconds)
-    term = family or study.kind.law
+    term = family or study.kind.fit_family
     return RangeTable(
         *(group, term if group else "", title, name, False, mine.seconds, left),
         *(away.down * ones, away.up * ones),
@@ -135,7 +135,7 @@ def _other_shapes(study: Study) -> RangeTable:
     drawn = np.random.default_rng(_OTHER_TENTH).integers(0, 10, len(shapes)) == 0
     held = drawn[number.ravel()] & ~study.tenth_of_shapes
     grid = grid_of(study.family, study.dtype)
-    left = left_of(study, unexplained(study, fit.law), grid, held)
+    left = left_of(study, unexplained(study, fit.coefficients), grid, held)
     ones = np.ones(len(left))
     name = f"{study.family} {study.device.name} {study.dtype}"
     away = -np.log(fit.low) * ones, np.log(fit.high) * ones
@@ -151,7 +151,7 @@ def collective_tables(folder: Path) -> Iterator[RangeTable]:
     assert fit is not None
     for fitted, names in ((True, NCCL_BETWEEN_NODES.fitted), (False, NCCL_BETWEEN_NODES.held_out)):
         pairs = [
-            (c.seconds, algorithm_seconds(c.network, c.kind, c.nbytes, fit.law))
+            (c.seconds, algorithm_seconds(c.network, c.kind, c.nbytes, fit.coefficients))
             for c in read_logs(folder, names)
         ]
         title = f"NCCL between nodes, {', '.join(names)}"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from weft.cost import gemm_grid, kernel_flow, price, price_columns
 from weft.cost.families import FAMILIES
-from weft.cost.recipes import achieved_share, rated_flops
+from weft.cost.peak_rates import achieved_share, rated_flops
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform, platform_names
-from weft.hardware.dtypes import item_bytes, known_dtype, recipe_of
+from weft.hardware.dtypes import item_bytes, known_dtype, scheme_of
 from weft.hardware.kernel_fits import FOLDER, device_fits, fitted_devices
 from weft.schedule import Cost
 
@@ -99,7 +99,7 @@ def test_a_device_that_was_measured_has_a_narrower_price_than_one_with_a_datashe
     assert own.high / own.low < stranger.high / stranger.low
 
 
-def test_a_sibling_is_priced_by_the_laws_of_its_kin_and_its_own_memory():
+def test_a_sibling_is_priced_by_the_coefficients_of_its_kin_and_its_own_memory():
     h200 = platform("h200-8").require_device()
     found = price(Cost("gemm", (1, 8192, 8192), "bf16"), h200)
     assert found.model == "fitted on h100, scaled by the datasheet"
@@ -158,7 +158,7 @@ def test_dtypes_go_by_many_names():
         "fp16",
         "fp8_block",
     ]
-    assert (item_bytes("int64"), item_bytes("bfloat16"), recipe_of("int64").output) == (8, 2, 8)
+    assert (item_bytes("int64"), item_bytes("bfloat16"), scheme_of("int64").output) == (8, 2, 8)
     assert (item_bytes("torch.complex128"), item_bytes("float8_e5m2fnuz")) == (16, 1)
 
 
@@ -193,7 +193,7 @@ def attention(name, device, implementation="", **more):
     return price_columns(name, columns, machine, "bf16", implementation)
 
 
-def test_libraries_of_attention_have_laws_of_their_own():
+def test_libraries_of_attention_have_coefficients_of_their_own():
     took = {name: attention("attention-backward", "h100-8", name) for name in LIBRARIES}
     seconds = {name: float(each.seconds[0]) for name, each in took.items()}
     # Dao-AILab/flash-attention pull request 1791: 4.79 and 2.59 ms, not fitted to
