@@ -149,7 +149,15 @@ def _machine(
 
 
 def _settings(given: Mapping[str, object] | None) -> dict[str, str]:
-    return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in (given or {}).items()
-    }
+    return {key: _word(value) for key, value in (given or {}).items()}
+
+
+def _word(value: object) -> str:
+    """Write a setting as the command line takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "-".join(map(str, value))
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,5 +1,7 @@
 """Generated workloads: the work adds up, ranks share it, wrong settings are named."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -377,3 +379,26 @@ def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_produc
         moved[dtype] = {op.name: op.collective.nbytes for op in graph.ops() if op.collective}
     assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
     assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]
+
+
+@pytest.mark.parametrize("window", [0, 32, 128, 200, 256])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_model_flops_count_the_keys_that_attention_sees(window, chunked):
+    given = {"layers": 2, "seq": 256, "batch": 2, "window": window, "chunked": chunked}
+    if chunked and window and 256 % window:
+        return
+    job = job_of("llama-8b", 1, {key: str(value).lower() for key, value in given.items()})
+    model = job.model
+    places = [n % window if chunked and window else n for n in range(256)]
+    seen = sum(min(place + 1, window or 256) for place in places) / 256
+    each = 4.0 * model.heads * model.head_dim * seen * model.layers
+    plain = replace(job, model=replace(model, window=0, causal=False))
+    whole = 4.0 * model.heads * model.head_dim * 256 * model.layers
+    assert plain.flops - job.flops == pytest.approx(3 * 512 * (whole - each), rel=1 / 30)
+
+
+def test_a_truth_value_is_no_number(tmp_path):
+    file = tmp_path / "model.toml"
+    file.write_text('model = "gpt2"\nbatch = true\n')
+    with pytest.raises(UsageError, match="cannot read batch=True"):
+        generate(str(file), 1)

@@ -127,8 +127,6 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
         raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
     now = kinds[key]
     try:
-        if isinstance(value, bool) and isinstance(now, int | float) and not isinstance(now, bool):
-            raise ValueError(value)  # else true would count as 1
         if key == "recompute" and isinstance(model, Transformer):
             words = {"true": "full", "yes": "full", "1": "full"}
             return (words | dict.fromkeys(("false", "no", "0"), "none")).get(
@@ -136,6 +134,8 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
             )
         if isinstance(now, bool):
             return _truth(value)
+        if isinstance(value, bool):  # else true would count as 1
+            value = str(value)
         if isinstance(now, float):
             return _real(value)
         if isinstance(now, tuple):

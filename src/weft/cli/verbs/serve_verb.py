@@ -18,6 +18,27 @@ if TYPE_CHECKING:
     from weft.serving import Question
 
 
+# Settings of a training step, or of all of its samples, which no pass of a server has.
+_OF_STEPS = frozenset(
+    (
+        *(
+            "batch",
+            "micro_batch",
+            "seq",
+            "mode",
+            "recompute",
+            "recompute_layers",
+            "frozen",
+            "scored",
+        ),
+        *("dropout", "clip", "mtp", "lora", "lora_mlp", "cp", "cp_kind", "dp", "sp", "tp_overlap"),
+        *("zero", "shard", "reshard", "prefetch", "overlap_grad", "overlap_param"),
+        *("param_broadcast", "bucket", "grad_dtype", "schedule", "stage_layers", "interleave"),
+        *("count_ends", "ep_overlap", "dispatcher", "fused_loss", "fused_accumulation", "stack"),
+    )
+)
+
+
 def complete_fetch(incomplete: str) -> list[str]:
     """Complete the last of a list of fetch methods."""
     from weft.serving import FETCHES
@@ -128,7 +149,13 @@ def serve(
     from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
-    shape = transformer_of(model, _with_tp(settings_of(settings), machine))
+    changes = settings_of(settings)
+    for key in sorted(_OF_STEPS & changes.keys()):
+        raise UsageError(
+            f"--set {key}: serving has no such setting",
+            "Requests at once are --batch, prompts and answers --prompt and --generate.",
+        )
+    shape = transformer_of(model, _with_tp(changes, machine))
     plain = fetch == "all" and (server is not None or prefill is not None or decode is not None)
     if plain and hit:
         raise UsageError(
