@@ -400,5 +400,5 @@ def test_model_flops_count_the_keys_that_attention_sees(window, chunked):
 def test_a_truth_value_is_no_number(tmp_path):
     file = tmp_path / "model.toml"
     file.write_text('model = "gpt2"\nbatch = true\n')
-    with pytest.raises(UsageError, match="cannot read batch=True"):
+    with pytest.raises(UsageError, match="cannot read batch='True'"):
         generate(str(file), 1)
