@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import validation
-from weft.cli.outputs import print_json, print_written, track, write
+from validation.group_runs import grouped_targets
+from weft.cli.outputs import print_json, print_written, write
 
 if TYPE_CHECKING:
     from validation import Group, Target
@@ -30,9 +31,17 @@ _UNITS = {"percent": " %", "points": " points", "ratio": "x", "value": ""}
 def run_validation(
     names: Sequence[str], path: Path | None, plots: Path | None, *, json: bool
 ) -> int:
-    """Compute the figures of some groups or of all; return 1 if one exceeds its limit."""
+    """Compute the figures of some groups or of all; return 1 if one exceeds its limit.
+
+    A single group is computed here and now; of several, those whose inputs have not changed since
+    they were computed are read.
+    """
     groups = [validation.find_group(name) for name in names or validation.group_names()]
-    found = [(group, list(group.targets())) for group in track(groups, "validating")]
+    if len(groups) == 1:
+        found = [(groups[0], list(groups[0].targets()))]
+    else:
+        computed = grouped_targets(groups)
+        found = [(group, computed[group.name]) for group in groups]
     rows = [target.as_row() for _, targets in found for target in targets]
     notes = [_write(path, found, rows)] if path else []
     if plots is not None:

@@ -69,6 +69,7 @@ def fitted(study: Study, coefficients: Mapping[str, float] | None = None) -> Ker
     left, grid = unexplained(study, coefficients), grid_of(study.family, study.dtype)
     shapes = left_of(study, left, grid, study.tenth_of_shapes)
     low, high = np.exp(np.quantile(shapes, (0.1, 0.9)))
+    errors = _errors(study, left, shapes)
     return KernelFit(
         family=study.family,
         dtype=study.dtype,
@@ -76,15 +77,26 @@ def fitted(study: Study, coefficients: Mapping[str, float] | None = None) -> Ker
         low=round(float(min(low, 1.0)), 4),
         high=round(float(max(high, 1.0)), 4),
         source=study.source,
-        errors=FitErrors(
-            rows=len(left),
-            formula=geomean_error(errors_of(left)),
-            within_20=within_20(errors_of(left)),
-            random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
-            shapes=geomean_error(errors_of(shapes)),
-        ),
+        errors=errors,
         correction=correction_of(study, left, grid) if grid else None,
         version=study.version,
+    )
+
+
+def study_errors(study: Study, coefficients: Mapping[str, float]) -> FitErrors:
+    """Return the errors of coefficients, and of corrections on what they were not shown."""
+    left, grid = unexplained(study, coefficients), grid_of(study.family, study.dtype)
+    return _errors(study, left, left_of(study, left, grid, study.tenth_of_shapes))
+
+
+def _errors(study: Study, left: Floats, shapes: Floats) -> FitErrors:
+    grid = grid_of(study.family, study.dtype)
+    return FitErrors(
+        rows=len(left),
+        formula=geomean_error(errors_of(left)),
+        within_20=within_20(errors_of(left)),
+        random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
+        shapes=geomean_error(errors_of(shapes)),
     )
 
 

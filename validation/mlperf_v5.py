@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
     from weft.models.transformer import Transformer
+    from weft.planner.predict import Prediction
 
 NAME = "mlperf_v5"
 QUESTION = "How long do steps of MLPerf take on other numbers of GPUs, and on other GPUs?"
@@ -63,7 +64,11 @@ def targets() -> Iterator[Target]:
 
 @kept
 def submitted_rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
-    """Predict the rows of a benchmark whose layout is known; those of tinygrad are left out."""
+    """Predict the rows of a benchmark whose layout is known; those of tinygrad are left out.
+
+    Submitters of equal jobs on equal machines have one prediction.
+    """
+    jobs: dict[tuple[object, str], Prediction] = {}
     with (folder / STEPS_405B.folder).open() as file:
         for row in csv.DictReader(file):
             if row["benchmark"] != benchmark or row["submitter"] == "tinycorp":
@@ -71,10 +76,12 @@ def submitted_rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
             if benchmark != "bert" and not row["tp"]:
                 continue
             ranks = int(row["num_gpus"])
-            machine = submitted_machine(row["accelerator"], ranks)
-            job = Job(benchmark, _MODELS[benchmark](row), ranks, (), "mlperf")
-            found = predict_job(job, machine, anyway=True)
             part = f"{row['accelerator']} {ranks}"
+            job = Job(benchmark, _MODELS[benchmark](row), ranks, (), "mlperf")
+            if (job.model, part) not in jobs:
+                machine = submitted_machine(row["accelerator"], ranks)
+                jobs[job.model, part] = predict_job(job, machine, anyway=True)
+            found = jobs[job.model, part]
             yield StepRow.of(part, row["submitter"], float(row["step_seconds"]), found, job.stack)
 
 
