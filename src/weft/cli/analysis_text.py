@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 from weft.report.text import Column, page, print_table, print_wrapped, sentence
@@ -81,13 +82,16 @@ def _print_headline(analysis: Analysis) -> None:
     on = f", {first.trace.device}" if first.trace.device else ""
     slowest = analysis.slowest
     if slowest is None:
-        print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
+        print_wrapped(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return
     split, seconds = slowest.mean_step, slowest.seconds
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
-    print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
+    place = page()
+    told = f"{who}{on}: {what} {format_time(seconds)}{where} {how}"
+    for line in wrap(told, place.width):
+        place.write(place.paint(line, "bold"))
     print_wrapped(
         f"GPU busy {_percent(slowest.busy_share)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
