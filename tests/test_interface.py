@@ -108,6 +108,15 @@ def test_plan_takes_names_and_values():
     assert by_names == by_values
 
 
+def test_a_plan_of_many_micro_batches_starts_from_what_is_predicted(monkeypatch):
+    for module in ("weft.models.folding", "weft.planner.job_prediction"):
+        monkeypatch.setattr(f"{module}.MANY_OPS", 400)
+    many = {"layers": 2, "pp": 2, "batch": 64, "micro_batch": 1}
+    made = weft.plan("gpt2", "a100-8", num_ranks=2, settings=many, mode="heuristic")
+    assert made.baseline == weft.predict("gpt2", "a100-8", num_ranks=2, settings=many).seconds
+    assert "micro batches, which repeat" in made.notes[0]
+
+
 def test_simulate_takes_the_name_of_a_platform():
     schedule = weft.collective("all_gather", "ring", num_ranks=8, nbytes=1 << 20)
     by_value = weft.simulate(schedule, weft.platform("mi300x-8"))

@@ -18,10 +18,11 @@ from weft.hardware import platform as find_platform
 from weft.models import find
 from weft.planner import planning
 from weft.planner import predict as predicting
-from weft.planner.job_prediction import predict_job
+from weft.planner.job_prediction import extended_plan, predict_job
 from weft.planner.plan import Limits, Plan
 from weft.planner.predict import Prediction
 from weft.planner.prices import Prices
+from weft.planner.spreading import shortened_graph
 from weft.step import HostModel
 from weft.step.step_graph import StepGraph
 from weft.trace import Trace, read
@@ -72,12 +73,18 @@ def plan(
     What is asked about is given as to ``predict``. ``heuristic`` decides pair by pair from static
     sizes, ``search`` simulates pairs and decides by the whole step.
     """
-    found, machine = _asked(workload, platform, num_ranks, settings)
+    machine = _machine(workload, platform, num_ranks, settings)
     job = None
     if not isinstance(workload, StepGraph):
         job = find.find_job(str(workload), machine.num_ranks, _settings(settings))
-    software = None if job is None else job.software
-    return planning.plan(found, machine, mode=mode, limits=limits, host=host, software=software)
+    if job is None:
+        if not isinstance(workload, StepGraph):
+            workload = find_workload(workload, machine.num_ranks, settings)
+        return planning.plan(workload, machine, mode=mode, limits=limits, host=host)
+    made = planning.plan(
+        shortened_graph(job), machine, mode=mode, limits=limits, host=host, software=job.software
+    )
+    return extended_plan(made, job, machine, host=host)
 
 
 def what_if(
@@ -107,18 +114,6 @@ def find_workload(
             "Use weft.whatif.predict_trace(weft.trace.read(path), platform), or weft.analyze.",
         )
     return find.find_workload(spec, num_ranks, _settings(settings), every_rank=every_rank)
-
-
-def _asked(
-    workload: StepGraph | str | Path,
-    platform: Platform | str | Path,
-    num_ranks: int | None,
-    settings: Mapping[str, object] | None,
-) -> tuple[StepGraph, Platform]:
-    machine = _machine(workload, platform, num_ranks, settings)
-    if isinstance(workload, StepGraph):
-        return workload, machine
-    return find_workload(workload, machine.num_ranks, settings), machine
 
 
 def _machine(
