@@ -402,3 +402,11 @@ def test_a_truth_value_is_no_number(tmp_path):
     file.write_text('model = "gpt2"\nbatch = true\n')
     with pytest.raises(UsageError, match="cannot read batch='True'"):
         generate(str(file), 1)
+
+
+@pytest.mark.parametrize("key", ["dtype", "math", "expert_math", "kv_dtype", "grad_dtype"])
+def test_a_dtype_is_known_by_all_its_names_and_no_other(key):
+    by_both = [job_of("gpt2", 1, {key: name}).model for name in ("bfloat16", "bf16")]
+    assert by_both[0] == by_both[1]
+    with pytest.raises((UsageError, UnknownNameError), match="bf61"):
+        job_of("gpt2", 1, {key: "bf61"})

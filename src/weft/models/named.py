@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.hardware.dtypes import ALIASES, known_dtype
 from weft.hardware.files import read_toml
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
@@ -22,6 +23,7 @@ from weft.units import file_name
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset((*AT_LEAST_ONE, "topk"))
+_DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
 _OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
 _CRITEO = (
@@ -114,9 +116,12 @@ def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
             raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
     if given.get("bottom", True) == ():
         raise UsageError(f"bottom=[] leaves no inputs of {name}", "Use a list such as [13, 512].")
-    dtype = given.get("dtype", model.dtype)
-    if dtype not in ITEM_BYTES:
-        raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
+    if "dtype" in given:
+        dtype = given["dtype"] = ALIASES.get(given["dtype"], given["dtype"])
+        if dtype not in ITEM_BYTES:
+            raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
+    for key in _DTYPES & given.keys():
+        given[key] = given[key] and known_dtype(given[key])
     return replace(model, **given)
 
 
