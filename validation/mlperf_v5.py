@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_405B, STEPS_BERT, STEPS_LORA
-from validation.step_rows import StepRow, kept, set_targets
+from validation.step_rows import StepRow, kept, predicted_job, set_targets
 from validation.target import Target
 from weft.hardware import platform
 from weft.models.job import Job
 from weft.models.zoo import MODELS
-from weft.planner.job_prediction import predict_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
     from weft.models.transformer import Transformer
-    from weft.planner.predict import Prediction
 
 NAME = "mlperf_v5"
 QUESTION = "How long do steps of MLPerf take on other numbers of GPUs, and on other GPUs?"
@@ -64,11 +62,7 @@ def targets() -> Iterator[Target]:
 
 @kept
 def submitted_rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
-    """Predict the rows of a benchmark whose layout is known; those of tinygrad are left out.
-
-    Submitters of equal jobs on equal machines have one prediction.
-    """
-    jobs: dict[tuple[object, str], Prediction] = {}
+    """Predict the rows of a benchmark whose layout is known; those of tinygrad are left out."""
     with (folder / STEPS_405B.folder).open() as file:
         for row in csv.DictReader(file):
             if row["benchmark"] != benchmark or row["submitter"] == "tinycorp":
@@ -76,12 +70,10 @@ def submitted_rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
             if benchmark != "bert" and not row["tp"]:
                 continue
             ranks = int(row["num_gpus"])
-            part = f"{row['accelerator']} {ranks}"
+            machine = submitted_machine(row["accelerator"], ranks)
             job = Job(benchmark, _MODELS[benchmark](row), ranks, (), "mlperf")
-            if (job.model, part) not in jobs:
-                machine = submitted_machine(row["accelerator"], ranks)
-                jobs[job.model, part] = predict_job(job, machine, anyway=True)
-            found = jobs[job.model, part]
+            found = predicted_job(job, machine)
+            part = f"{row['accelerator']} {ranks}"
             yield StepRow.of(part, row["submitter"], float(row["step_seconds"]), found, job.stack)
 
 
