@@ -12,6 +12,7 @@ from weft.models.find import find_workload
 from weft.models.named import generate, job_of, tables_of, workload_names
 from weft.models.pipeline import dual_passes, overlapped_passes, passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
+from weft.models.transformer import Transformer
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.step import NO_HOST, Memory, StepEngine, StepGraph, check
@@ -389,6 +390,7 @@ def test_model_flops_count_the_keys_that_attention_sees(window, chunked):
         return
     job = job_of("llama-8b", 1, {key: str(value).lower() for key, value in given.items()})
     model = job.model
+    assert isinstance(model, Transformer)
     places = [n % window if chunked and window else n for n in range(256)]
     seen = sum(min(place + 1, window or 256) for place in places) / 256
     each = 4.0 * model.heads * model.head_dim * seen * model.layers
