@@ -88,10 +88,7 @@ def _print_headline(analysis: Analysis) -> None:
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
-    place = page()
-    told = f"{who}{on}: {what} {format_time(seconds)}{where} {how}"
-    for line in wrap(told, place.width):
-        place.write(place.paint(line, "bold"))
+    print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
     print_wrapped(
         f"GPU busy {_percent(slowest.busy_share)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
@@ -108,7 +105,9 @@ def _print_headline(analysis: Analysis) -> None:
 
 def page_bold(text: str) -> str:
     """Return text in bold if the output supports it."""
-    return page().paint(text, "bold")
+    place = page()
+    lines = wrap(text, place.width)
+    return "\n".join(place.paint(line, "bold") for line in lines)
 
 
 def _divided(split: TimeSplit, basis: str) -> str:

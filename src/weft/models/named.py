@@ -23,7 +23,6 @@ from weft.units import file_name
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset((*AT_LEAST_ONE, "topk"))
-_DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
 _OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
 _CRITEO = (
@@ -104,6 +103,9 @@ def settings_of_model(name: str) -> dict[str, Any]:
 
 def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
     return {each.name: getattr(model, each.name) for each in fields(model) if each.name != "tables"}
+
+
+_DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
 
 
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:

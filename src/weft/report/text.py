@@ -43,8 +43,8 @@ class Page:
             self.write(line)
 
     def paint(self, text: str, style: str) -> str:
-        """Return text in a style, if the output supports it."""
-        code = _CODES.get(style)
+        """Return text in a style, if the output supports it, without control characters."""
+        text, code = printable(text), _CODES.get(style)
         return f"\x1b[{code}m{text}\x1b[0m" if code and self.colours and text.strip() else text
 
 

@@ -39,6 +39,15 @@ _OF_STEPS = frozenset(
 )
 
 
+def _refuse_steps(settings: dict[str, str]) -> None:
+    """Refuse settings that would change nothing."""
+    for key in sorted(_OF_STEPS & settings.keys()):
+        raise UsageError(
+            f"--set {key}: serving has no such setting",
+            "Requests at once are --batch, prompts and answers --prompt and --generate.",
+        )
+
+
 def complete_fetch(incomplete: str) -> list[str]:
     """Complete the last of a list of fetch methods."""
     from weft.serving import FETCHES
@@ -145,17 +154,12 @@ def serve(
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Serve the same requests by every fetch method."""
+    _refuse_steps(settings_of(settings))
     from weft.models.named import transformer_of
     from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
-    changes = settings_of(settings)
-    for key in sorted(_OF_STEPS & changes.keys()):
-        raise UsageError(
-            f"--set {key}: serving has no such setting",
-            "Requests at once are --batch, prompts and answers --prompt and --generate.",
-        )
-    shape = transformer_of(model, _with_tp(changes, machine))
+    shape = transformer_of(model, _with_tp(settings_of(settings), machine))
     plain = fetch == "all" and (server is not None or prefill is not None or decode is not None)
     if plain and hit:
         raise UsageError(
