@@ -68,7 +68,8 @@ def fitted(study: Study, coefficients: Mapping[str, float] | None = None) -> Ker
     coefficients = fitted_coefficients([study]) if coefficients is None else coefficients
     left, grid = unexplained(study, coefficients), grid_of(study.family, study.dtype)
     shapes = left_of(study, left, grid, study.tenth_of_shapes)
-    low, high = np.exp(np.quantile(shapes, (0.1, 0.9)))
+    errors = _errors(study, left, shapes)
+    low, high = unseen_range(study, left, grid)
     return KernelFit(
         family=study.family,
         dtype=study.dtype,
@@ -76,15 +77,42 @@ def fitted(study: Study, coefficients: Mapping[str, float] | None = None) -> Ker
         low=round(float(min(low, 1.0)), 4),
         high=round(float(max(high, 1.0)), 4),
         source=study.source,
-        errors=FitErrors(
-            rows=len(left),
-            formula=geomean_error(errors_of(left)),
-            within_20=within_20(errors_of(left)),
-            random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
-            shapes=geomean_error(errors_of(shapes)),
-        ),
+        errors=errors,
         correction=correction_of(study, left, grid) if grid else None,
         version=study.version,
+    )
+
+
+def unseen_range(study: Study, left: Floats, grid: str) -> tuple[float, float]:
+    """Return the multiples of a price between which four of five rows of unseen shapes lie.
+
+    Unseen by the correction: those of the tenth that is held back, or, where these are few, of all
+    shapes, a fifth left out at a time.
+    """
+    tenth = study.tenth_of_shapes
+    parts = [tenth] if study.part(tenth).num_shapes >= _FEW_SHAPES else study.fifths_of_shapes
+    unseen = np.concatenate([left_of(study, left, grid, part) for part in parts])
+    low, high = np.exp(np.quantile(unseen, (0.1, 0.9)))
+    return float(low), float(high)
+
+
+_FEW_SHAPES = 20
+
+
+def study_errors(study: Study, coefficients: Mapping[str, float]) -> FitErrors:
+    """Return the errors of coefficients, and of corrections on what they were not shown."""
+    left, grid = unexplained(study, coefficients), grid_of(study.family, study.dtype)
+    return _errors(study, left, left_of(study, left, grid, study.tenth_of_shapes))
+
+
+def _errors(study: Study, left: Floats, shapes: Floats) -> FitErrors:
+    grid = grid_of(study.family, study.dtype)
+    return FitErrors(
+        rows=len(left),
+        formula=geomean_error(errors_of(left)),
+        within_20=within_20(errors_of(left)),
+        random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
+        shapes=geomean_error(errors_of(shapes)),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from validation.kernel_fit import errors_of, fitted
+from validation.kernel_fit import errors_of, study_errors
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import Study, gemm_studies
 from validation.other_tables import deepbench_products, vidur_products
@@ -69,13 +69,14 @@ def _recorded() -> list[Known]:
 
 def _again(folder: Path) -> list[Known]:
     """Fit corrections again, by the coefficients of the catalogue."""
-    known = {(k.device, k.fit.family, k.fit.dtype): k.fit.coefficients for k in _recorded()}
+    fits = {(k.device, k.fit.family, k.fit.dtype): k.fit for k in _recorded()}
     found = []
     for family in FAMILY_NAMES:
         for device, studies in studies_by_device(folder, family).items():
             for study in studies if device != ANY else []:
-                key = device, study[0].family, study[0].dtype
-                found.append(Known(device, fitted(study[0], known[key])))
+                fit = fits[device, study[0].family, study[0].dtype]
+                errors = study_errors(study[0], fit.coefficients)
+                found.append(Known(device, replace(fit, errors=errors)))
     return found
 
 

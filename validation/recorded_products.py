@@ -132,7 +132,10 @@ def recorded_elementwise(folder: Path, name: str, on: str, *, contiguous: bool =
         known = each.operator in _ELEMENTWISE and any(sizes)
         if known and ("vectorized_elementwise" in each.name) == contiguous:
             read = sum(prod(dims) * size for dims, size in zip(each.dims, sizes, strict=True))
-            rows.append((read + max(map(prod, each.dims)) * max(sizes), each.seconds))
-    nbytes, seconds = np.array(rows, float).T
+            most = max(map(prod, each.dims))
+            rows.append((most, read + most * max(sizes), each.seconds))
+    elements, nbytes, seconds = np.array(rows, float).T
     device = platform(on).require_device()
-    return study("elementwise", device, "bf16", {"nbytes": nbytes}, seconds, ("nbytes",), SOURCE)
+    columns = {"nbytes": nbytes} | ({} if contiguous else {"elements": elements})
+    family = "elementwise" if contiguous else "strided"
+    return study(family, device, "bf16", columns, seconds, ("nbytes",), SOURCE)

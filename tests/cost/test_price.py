@@ -14,6 +14,7 @@ from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform, platform_names
 from weft.hardware.dtypes import item_bytes, known_dtype, scheme_of
 from weft.hardware.kernel_fits import FOLDER, device_fits, fitted_devices
+from weft.hardware.measured import OpCostModel
 from weft.schedule import Cost
 
 H100 = platform("h100-8").require_device()
@@ -31,6 +32,7 @@ SHAPES = {
     "softmax-backward": (4096, 4096),
     "norm": (4096, 4096),
     "norm-backward": (4096, 4096),
+    "strided": (1 << 26, 1 << 28),
 }
 COSTS = [Cost(family, shape, "bf16") for family, shape in SHAPES.items()]
 COSTS += [Cost(family, (), "bf16", nbytes=1 << 28) for family in FAMILIES if family not in SHAPES]
@@ -50,6 +52,30 @@ def test_every_family_has_a_price_on_every_machine(machine, cost):
 def test_moving_more_takes_longer(cost):
     larger = replace(cost, shape=tuple(2 * side for side in cost.shape), nbytes=2 * cost.nbytes)
     assert price(larger, H100).seconds > price(cost, H100).seconds
+
+
+@pytest.mark.parametrize("machine", ["h100-8", "mi300x-8"])
+def test_a_permuted_copy_is_bound_by_its_elements_and_never_faster_than_a_plain_one(machine):
+    device = platform(machine).require_device()
+    nbytes = 1 << 26
+    plain = price(Cost("copy", (), "bf16", nbytes=nbytes), device).seconds
+    wide, narrow = (
+        price(Cost("strided", (elements,), "bf16", nbytes=nbytes), device).seconds
+        for elements in (nbytes // 64, nbytes // 4)
+    )
+    assert wide == plain
+    assert narrow > 1.5 * plain
+
+
+def test_a_strided_op_of_a_core_has_the_price_that_was_measured_of_contiguous_ones():
+    core = platform("h100-8").require_device()
+    terms = {"call": 1e-6, "byte": 1e-10}
+    core = replace(core, op_models=(OpCostModel("elementwise", 1, terms, 100, 0.05, 0.9, 1.1),))
+    strided, plain = (
+        price(Cost(family, shape, "fp32", nbytes=1 << 20), core).seconds
+        for family, shape in (("strided", (1 << 18,)), ("elementwise", ()))
+    )
+    assert strided == plain
 
 
 def test_a_kernel_whose_seconds_are_known_takes_them():

@@ -16,6 +16,7 @@ from validation.kernel_fit import (
     fitted_coefficients,
     fitted_to_all,
     unexplained,
+    unseen_range,
 )
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import attention_studies, device, gemm_studies, moe_studies, study
@@ -90,6 +91,26 @@ def test_rows_of_one_shape_are_held_back_together():
     assert (held[0::2] == held[1::2]).all()
     assert not set(whole.part(held).columns["nbytes"]) & set(whole.part(~held).columns["nbytes"])
     assert 0 < whole.tenth.mean() < 0.3
+
+
+def test_fifths_of_the_shapes_hold_every_row_once_and_no_shape_twice():
+    whole = moved(number=600)
+    whole = replace(whole, columns={"nbytes": np.round(whole.columns["nbytes"] % 40) + 1})
+    fifths = whole.fifths_of_shapes
+    assert len(fifths) == 5
+    assert (np.sum(fifths, axis=0) == 1).all()
+    shapes = [set(whole.columns["nbytes"][part]) for part in fifths]
+    assert sum(map(len, shapes)) == whole.num_shapes
+
+
+def test_ranges_of_few_shapes_are_those_of_all_of_them_left_out():
+    few = moved(number=600, noise=0.0)
+    few = replace(few, columns={"nbytes": 2.0 ** (20 + np.arange(600) % 15)})
+    few = replace(few, seconds=few.predicted(MOVED) * np.where(np.arange(600) % 15 < 5, 1.3, 1.0))
+    assert few.part(few.tenth_of_shapes).num_shapes < 5
+    low, high = unseen_range(few, unexplained(few, MOVED), "")
+    assert low == pytest.approx(1.0)
+    assert high == pytest.approx(1.3)
 
 
 def test_a_sample_is_the_same_every_time():

@@ -26,7 +26,7 @@ from weft.cost.matmul import (
     matmul_seconds,
 )
 from weft.cost.moe import moe_places, moe_seconds
-from weft.cost.streaming import row_seconds, streaming_seconds
+from weft.cost.streaming import row_seconds, streaming_seconds, strided_seconds
 from weft.hardware import Device
 from weft.hardware.dtypes import QuantizationScheme
 
@@ -119,6 +119,7 @@ _IMAGES = {
     "groups": 1.0,
 }
 _MOVED = {"nbytes": REQUIRED}
+_STRIDED = {"elements": REQUIRED, **_MOVED}
 PARTS = ("stride", "groups", "tp", "ep")  # into which other columns are divided
 
 
@@ -161,6 +162,7 @@ FAMILIES = {
         Family("elementwise", _MOVED, streaming_seconds, "elementwise"),
         Family("reduction", _MOVED, streaming_seconds, "elementwise"),
         Family("copy", _MOVED, streaming_seconds, "elementwise"),
+        Family("strided", _STRIDED, strided_seconds, "elementwise"),
         Family("concat", _MOVED, streaming_seconds, "elementwise"),
         Family("optimizer", _MOVED, streaming_seconds, "elementwise"),
     )

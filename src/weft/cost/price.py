@@ -70,6 +70,10 @@ def price(cost: Cost, device: Device) -> Price:
 @lru_cache(maxsize=65536)
 def _price(cost: Cost, device: Device) -> Price:
     cost = _as_decoded(cost)
+    if cost.family == "strided" and device.op_model("elementwise") is not None:
+        cost = replace(
+            cost, family="elementwise"
+        )  # a core was measured on contiguous tensors alone
     family = FAMILIES.get(cost.family)
     columns = _columns_of(cost, family) if family else None
     if family is None or columns is None:
@@ -91,9 +95,9 @@ def _as_decoded(cost: Cost) -> Cost:
 
 def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
     """Name the sides of a shape; None if some are missing, or zero: nothing is computed then."""
-    if "nbytes" in family.columns and cost.nbytes:
-        return {"nbytes": np.array([float(cost.nbytes)])}
     given: dict[str, float] = dict(zip(family.columns, cost.shape, strict=False))
+    if "nbytes" in family.columns and cost.nbytes:
+        given["nbytes"] = cost.nbytes
     if not all(given.get(key) for key in family.required):
         return None
     return {key: np.array([float(value)]) for key, value in given.items()}

@@ -34,6 +34,25 @@ def streaming_seconds(
     return coefficients["launch"] + nbytes / memory_rate(nbytes, device, coefficients)
 
 
+def strided_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
+    """Price kernels that compute where each of their ``elements`` lies: permuted or broadcast.
+
+    They load one element at a time and divide by every dimension to find it, on the lanes of the
+    units; rows of 128 bytes or more move no more bytes than in a plain copy.
+    """
+    plain = streaming_seconds(columns, device, scheme, coefficients)
+    cycles = columns["elements"] * _ELEMENT_INSTRUCTIONS / (device.units * device.kernels.lanes)
+    located: Floats = coefficients["launch"] + cycles / (device.kernels.clock * 1e9)
+    return np.maximum(plain, located)
+
+
+# Instructions for an element in torch's kernels that compute offsets, fitted to five kernels of a
+# recorded step of Qwen1.5-0.5B on H100 and on MI300X (TraceLens' traces): 16 and 14 % off.
+_ELEMENT_INSTRUCTIONS = 85.0
+
+
 def row_seconds(
     columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
 ) -> Floats:

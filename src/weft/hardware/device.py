@@ -108,6 +108,7 @@ class Kernels:
     local_bytes: Bytes = 228 << 10  # scratch (shared) memory
     register_bytes: Bytes = 256 << 10
     unit_threads: Few = 2048
+    lanes: Few = 128  # of a unit: threads whose instruction it starts in a cycle
     cluster: Few = 1  # workgroups of a product that share what they load of one operand
     clock: Number = 1.5  # of the units at most, in GHz
     # The L2 is ``l2_slices`` caches that do not share, and gives ``l2_rate`` in all.
