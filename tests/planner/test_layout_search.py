@@ -85,9 +85,8 @@ def test_what_cannot_be_laid_out_is_refused():
     with pytest.raises(UsageError, match="dlrm"):
         LayoutSearch(job_of("dlrm", 8), MACHINE).best()
     large = search({"layers": "126", "hidden": "16384", "ffn": "53248", "heads": "128"})
-    with pytest.raises(NoPlanError, match=r"none of .* the smallest needs at least .* GiB"):
+    with pytest.raises(NoPlanError, match=r"none of .* alone need .* GiB or more"):
         large.best()
-    assert large.least_bytes > MACHINE.require_device().memory_bytes
     with pytest.raises(NoPlanError, match=r"divides 8 ranks with .*tp=7"):
         search({"tp": "7"}, ("tp",)).best()
 

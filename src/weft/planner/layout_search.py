@@ -96,8 +96,6 @@ class LayoutSearch:
     host: HostModel | None = None
     num_layouts: int = 0  # that divide
     num_fitting: int = 0
-    # A lower bound of the bytes of the fullest rank, of the layout that needs least.
-    least_bytes: float = float("inf")
     _layers: dict[object, float] = field(default_factory=dict)
 
     def best(self, count: int = 10, refined: int = 12, *, cores: int = 1) -> list[LayoutChoice]:
@@ -121,7 +119,7 @@ class LayoutSearch:
             has = format_size(self.platform.require_device().memory_bytes)
             raise NoPlanError(
                 f"none of {self.num_layouts} layouts of {self.job.name} fits into {has} a rank; "
-                f"the smallest needs at least {format_size(int(self.least_bytes))}",
+                f"weights, gradients and optimizer alone need {self._least()} or more",
                 "Use more ranks, or leave more settings to the search.",
             )
         prices = Prices(self.platform, default_library(self.platform))
@@ -136,6 +134,10 @@ class LayoutSearch:
             found = [_choice(self.platform, self.host, job, prices) for job in jobs]
         found.sort(key=lambda each: each.seconds)
         return found[:count]
+
+    def _least(self) -> str:
+        ranks = self.platform.num_ranks
+        return format_size(int(min(_least_bytes(each, ranks) for each in self._layouts())))
 
     def own(self) -> LayoutChoice | None:
         """Return the layout that the job itself asks for, though it may not fit; None: none."""
@@ -164,14 +166,10 @@ class LayoutSearch:
                     break
                 self.num_layouts += 1
                 if least > room:
-                    self.least_bytes = min(self.least_bytes, least)
                     continue
-                if not fits:
-                    needed = fullest_memory(model, layout).total
-                    self.least_bytes = min(self.least_bytes, needed)
-                    if needed <= room:
-                        fits = True
-                        yield model
+                if not fits and fullest_memory(model, layout).total <= room:
+                    fits = True
+                    yield model
                 self.num_fitting += fits
 
     def _layouts(self) -> Iterator[Transformer]:
