@@ -171,6 +171,15 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def format_mean(count: float) -> str:
+    """Format how often something happens on average, never with an exponent.
+
+    >>> format_mean(2.5), format_mean(43.0), format_mean(1010.4)
+    ('2.5', '43', '1,010')
+    """
+    return f"{count:.3g}" if count < 100 else f"{count:,.0f}"
+
+
 def format_percent(value: float) -> str:
     """Format a percentage as an integer, so that zero is never negative."""
     return f"{round(value)} %"

@@ -99,3 +99,17 @@ def test_a_file_without_rows_is_refused(tmp_path, capsys):
     file.write_text("m,n,k\n")
     assert main(["kernel", "gemm", "--from", str(file), "--on", "h100-8"]) == 2
     assert "has no rows" in capsys.readouterr().err
+
+
+def test_a_kernel_is_predicted_for_a_device_by_name(capsys):
+    shape = ("m=8192", "n=8192", "k=8192")
+    (alone,) = results(capsys, "gemm", *shape, "--on", "h100")
+    (inside,) = results(capsys, "gemm", *shape, "--on", "h100-8")
+    assert alone == inside
+
+
+def test_a_value_with_a_unit_is_refused_with_what_to_write(capsys):
+    assert main(["kernel", "gemm", "m=8k", "n=1", "k=1", "--on", "h100"]) == 2
+    told = capsys.readouterr().err
+    assert "'8k'" in told
+    assert "m=8192" in told

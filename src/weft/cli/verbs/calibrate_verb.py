@@ -29,7 +29,7 @@ def calibrate(
             help="Read these traces of a job instead of measuring this machine; needs -o.",
         ),
     ] = None,
-    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[TRACE..]", hidden=True)] = None,
     on: On = None,
     on_gpu: Annotated[
         bool,

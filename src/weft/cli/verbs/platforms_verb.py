@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def platforms(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=complete_platform, show_default=False),
+        typer.Argument(
+            metavar="[NAME]",
+            help="The platform whose numbers to list; default: all platforms.",
+            autocompletion=complete_platform,
+            show_default=False,
+        ),
     ] = None,
     *,
     json: Json = False,
