@@ -118,8 +118,7 @@ class LayoutSearch:
         if not fitting:
             has = format_size(self.platform.require_device().memory_bytes)
             raise NoPlanError(
-                f"none of {self.num_layouts} layouts of {self.job.name} fits into {has} a rank; "
-                f"weights, gradients and optimizer alone need {self._least()} or more",
+                f"none of {self.num_layouts} layouts of {self.job.name} fits into {has} a rank",
                 "Use more ranks, or leave more settings to the search.",
             )
         prices = Prices(self.platform, default_library(self.platform))
@@ -134,10 +133,6 @@ class LayoutSearch:
             found = [_choice(self.platform, self.host, job, prices) for job in jobs]
         found.sort(key=lambda each: each.seconds)
         return found[:count]
-
-    def _least(self) -> str:
-        ranks = self.platform.num_ranks
-        return format_size(int(min(_least_bytes(each, ranks) for each in self._layouts())))
 
     def own(self) -> LayoutChoice | None:
         """Return the layout that the job itself asks for, though it may not fit; None: none."""
