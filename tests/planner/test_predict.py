@@ -82,6 +82,7 @@ def test_what_does_not_fit_says_what_would():
 
 def test_what_no_sharing_makes_fit_asks_for_more_ranks():
     graph = generate("llama-70b", 8, {"batch": "8"})
+    assert graph.memory is not None
     with pytest.raises(NoPlanError, match="a rank") as wrong:
         predict(graph, H100)
     each = (graph.memory.weights + graph.memory.gradients + graph.memory.optimizer) / 8
