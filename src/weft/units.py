@@ -112,6 +112,25 @@ def file_name(path: object) -> str:
     return os.fsencode(str(path)).decode(errors="replace")
 
 
+def printable(text: str) -> str:
+    r"""Return text without control characters: names come from files that others wrote.
+
+    A terminal would obey them. Ends of lines and tabs stay.
+
+    >>> printable("gemm\x1b[2J\tfast")
+    'gemm\\x1b[2J\tfast'
+    """
+    return text.translate(_CONTROLS)
+
+
+# C0 and C1 controls, and the marks that turn the direction of text.
+_CONTROLS = {
+    code: ascii(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
 def format_size(nbytes: float) -> str:
     """Format bytes in binary units, to four digits.
 

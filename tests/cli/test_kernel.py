@@ -85,6 +85,15 @@ def test_what_cannot_be_priced_is_said_in_a_line(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_key_or_column_that_is_given_twice_is_refused(capsys, tmp_path):
+    assert main(["kernel", "gemm", "m=1", "m=2", "n=4", "k=4", "--on", "h100-8"]) == 2
+    assert "m is given twice" in capsys.readouterr().err
+    file = tmp_path / "kernels.csv"
+    file.write_text("m,n,k,m\n1,2,3,4\n")
+    assert main(["kernel", "gemm", "--from", str(file), "--on", "h100-8"]) == 2
+    assert "several columns 'm'" in capsys.readouterr().err
+
+
 def test_a_file_without_rows_is_refused(tmp_path, capsys):
     file = tmp_path / "empty.csv"
     file.write_text("m,n,k\n")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 from weft.report.text import Column, page, print_table, print_wrapped, sentence
@@ -81,7 +82,7 @@ def _print_headline(analysis: Analysis) -> None:
     on = f", {first.trace.device}" if first.trace.device else ""
     slowest = analysis.slowest
     if slowest is None:
-        print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
+        print_wrapped(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return
     split, seconds = slowest.mean_step, slowest.seconds
     what = "a step takes" if slowest.step_time else "the file spans"
@@ -108,7 +109,9 @@ def _print_headline(analysis: Analysis) -> None:
 
 def page_bold(text: str) -> str:
     """Return text in bold if the output supports it."""
-    return page().paint(text, "bold")
+    place = page()
+    lines = wrap(text, place.width)
+    return "\n".join(place.paint(line, "bold") for line in lines)
 
 
 def _divided(split: TimeSplit, basis: str) -> str:

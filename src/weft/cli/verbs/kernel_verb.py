@@ -1,6 +1,7 @@
 """``weft kernel``: the duration of single kernels."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -76,6 +77,8 @@ def _combined(family: "Family", values: list[str]) -> list[Row]:
         if not equals or not words(text):
             columns = ", ".join([*family.columns, *_WORDS])
             raise UsageError(f"cannot parse {word!r} as key=value", f"Keys: {columns}.")
+        if key in lists:
+            raise UsageError(f"{key} is given twice", f"Use one list: {key}=1,2,4.")
         lists[key] = words(text)
     return [dict(zip(lists, each, strict=True)) for each in product(*lists.values())]
 
@@ -86,9 +89,13 @@ def _read(path: Path, given: list[Row]) -> list[Row]:
         raise UsageError("a list of values cannot be combined with --from", "Use one of them.")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            rows: list[Row] = list(csv.DictReader(lines))
+            reader = csv.DictReader(lines)
+            rows: list[Row] = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"cannot read {path} as CSV: {error}") from error
+    twice = [key for key, times in Counter(reader.fieldnames or ()).items() if times > 1]
+    if twice:
+        raise FormatError(f"{path} has several columns {twice[0]!r}", "Name each column once.")
     if not rows:
         raise FormatError(f"{path} has no rows", "Its first line must name the columns.")
     if any(None in row for row in rows):  # where csv puts values without a column
