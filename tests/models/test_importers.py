@@ -133,7 +133,7 @@ def test_a_torchtitan_job_is_a_model_with_its_layout(tmp_path):
     ("old", "new", "field", "value"),
     [
         ('mode = "full"', 'mode = "none"', "recompute", "none"),
-        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective"),
+        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective_op"),
         ('"full"', '"selective"\nselective_ac_option = "2"', "recompute_layers", 40),
         ("shard_degree = -1", 'shard_degree = 4\nfsdp_reshard_after_forward = "never"', "reshard",
          False),
@@ -426,3 +426,11 @@ def test_files_of_no_known_program_are_named(tmp_path):
         imported(str(tmp_path / "none.yaml"), 8)
     assert not is_configuration(written(tmp_path / "trace.json", {"traceEvents": []}))
     assert is_configuration(written(tmp_path / "config.json", CONFIGS["phi-4"]))
+
+
+def test_a_note_that_asks_for_a_setting_is_dropped_where_it_was_given(tmp_path):
+    longest = {"max_position_embeddings": 131072}
+    path = written(tmp_path / "config.json", CONFIGS["llama-3-8b"] | longest)
+    asked = [note for note in imported(str(path), 8).notes if "--set seq=" in note]
+    assert asked
+    assert not set(asked) & set(imported(str(path), 8, {"seq": "4096"}).notes)

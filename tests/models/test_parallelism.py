@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from weft.cost.attention import visible_keys
@@ -14,6 +14,8 @@ from weft.errors import UsageError
 from weft.hardware import platform
 from weft.models.named import generate
 from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
+from weft.models.transformer_step import build
 from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.step import NO_HOST, StepEngine, check
@@ -86,7 +88,7 @@ LAYOUTS = st.fixed_dictionaries(
         "reshard": st.booleans(),
         "prefetch": st.sampled_from((0, 1, 3)),
         "schedule": st.sampled_from(("1f1b", "gpipe", "zb")),
-        "recompute": st.sampled_from(("none", "selective", "full")),
+        "recompute": st.sampled_from(("none", "selective", "selective_op", "full")),
         "tied": st.booleans(),
         "lora": st.sampled_from((0, 0, 8)),
         "mtp": st.sampled_from((0, 1)),
@@ -110,6 +112,8 @@ def test_ranks_of_every_layout_agree_about_their_collectives(options, experts, l
 @given(options=LAYOUTS, experts=st.booleans(), etp=st.sampled_from((0, 1)))
 @settings(max_examples=80, deadline=None)
 def test_no_product_is_lost_or_done_twice(options, experts, etp):
+    # the policy by op keeps scattered sums, and then computes no projection again
+    assume(not (options["recompute"] == "selective_op" and options["sp"] and options["tp"] > 1))
     extra = {"ep": 2, "etp": etp, **EXPERTS} if experts else {}
     num_ranks = 4 * options["tp"] * options["cp"] * options["pp"]
     alone = {k: options[k] for k in ("recompute", "tied", "mtp", "lora")}
@@ -424,3 +428,28 @@ def test_layouts_that_do_not_divide_are_named(ranks, given, message):
     with pytest.raises(UsageError, match=message) as found:
         made(ranks, **given)
     assert found.value.hint
+
+
+def test_torchtitans_policy_computes_keys_projection_and_up_again():
+    model = replace(MODELS["llama-8b"], layers=2, batch=1, recompute="selective_op")
+    (step,) = build("m", model, 1).steps
+    (plain,) = build("m", replace(model, recompute="none"), 1).steps
+    again = Counter((op.name, op.cost) for op in step.ops) - Counter(
+        (op.name, op.cost) for op in plain.ops
+    )
+    products = {name: cost.shape for name, cost in again if cost and cost.family == "gemm"}
+    assert products == {
+        "keys": (8192, 1024, 4096),
+        "projection": (8192, 4096, 4096),
+        "up": (8192, 14336, 4096),
+    }
+    assert "attention" not in {name for name, _ in again}
+
+
+def test_torchtitans_policy_keeps_less_than_none_and_more_than_full():
+    model = replace(MODELS["llama-8b"], batch=4)
+    kept = [
+        fullest_memory(each, Layout(each, 1)).activations
+        for each in (replace(model, recompute=r) for r in ("none", "selective_op", "full"))
+    ]
+    assert kept[0] > kept[1] > kept[2]

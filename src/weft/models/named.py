@@ -85,7 +85,9 @@ def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
     base = given.pop("model", None)
     found = import_file(path, num_ranks, None if base is None else transformer_of(base, {}))
     model = changed(found.name, found.model, given)
-    return Job(found.name, model, num_ranks, found.notes, found.stack)
+    # what a note asks for may have been given
+    notes = [each for each in found.notes if not any(f"--set {key}=" in each for key in given)]
+    return Job(found.name, model, num_ranks, tuple(notes), found.stack)
 
 
 def model_named(name: str) -> Dlrm | Transformer:

@@ -366,6 +366,8 @@ class Stage:
             made.wait_for(self._gather(self._module_shares()))
         if model.recompute == "full":
             layer.forward(-1, model.kinds[-1])
+        elif model.recompute == "selective_op":
+            layer.recompute_ops(-1, model.kinds[-1])
         layer.backward(-1, model.kinds[-1])
         layer.row_backward("next token join", model.hidden, 2 * model.hidden // model.tp)
         for _ in range(2):
@@ -395,6 +397,8 @@ class Stage:
             # the first layers of a stage are recomputed, if not all are
             if model.recompute == "full" and len(self.layers) - place <= recomputed:
                 self.layer.forward(gathered, kind)
+            if model.recompute == "selective_op":
+                self.layer.recompute_ops(gathered, kind)
             self.layer.backward(gathered, kind)
             self._accumulate(self._shares(layer))
             ends = place + 1 == len(self.layers) and not self.first

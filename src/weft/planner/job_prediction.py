@@ -52,7 +52,7 @@ def predict_job(
             ranged=ranged,
             stack=software,
         )
-    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software)
+    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software, brief)
     graph = folding.graph(model.pp if brief else 0)
     if not anyway:
         check_memory(graph.name, graph.memory, platform)

@@ -357,6 +357,7 @@ def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
     elif shared > half:
         times = -(-shared // half)
         hints.append(f"share weights and optimizer among {times} times as many ranks (fsdp, tp)")
+        hints.append("weft plan --search layout, which finds the layouts of a transformer that fit")
     if memory.activations > half:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to go on all the same")

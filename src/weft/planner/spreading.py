@@ -52,6 +52,17 @@ def spread(
         raise first from None
 
 
+def why_spread(spec: str, platform: Platform, settings: Mapping[str, str]) -> str:
+    """Return why settings had to be added to those that were given."""
+    job = find_job(spec, platform.num_ranks, settings)
+    if job is not None and isinstance(job.model, Transformer):
+        try:
+            Layout(job.model, job.num_ranks)
+        except UsageError as refused:
+            return str(refused.args[0])
+    return "does not fit into memory as configured"
+
+
 def _fitting(
     spec: str, platform: Platform, settings: Mapping[str, str], *, anyway: bool
 ) -> StepGraph:
