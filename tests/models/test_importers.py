@@ -391,6 +391,20 @@ fsdp_config:
     assert any("has no batch" in note for note in job.notes)
 
 
+def test_accelerate_assumes_a_batch_that_the_ranks_can_share(tmp_path):
+    path = written(tmp_path / "ddp.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\n")
+    for ranks, batch in ((6, 12), (8, 8), (16, 16)):
+        job = imported(path, ranks, {"model": "gpt2"})
+        assert job.model.batch == batch
+        assert job.graph().num_ranks == ranks
+
+
+def test_an_optimizer_on_the_host_is_named_by_its_old_key_too(tmp_path):
+    document = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"cpu_offload": True}}
+    path = written(tmp_path / "ds.json", json.dumps(document))
+    assert "cpu_offload is not modelled" in " ".join(imported(path, 8, {"model": "gpt2"}).notes)
+
+
 def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):
     text = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n"
     text += "  zero_stage: 2\n  gradient_accumulation_steps: 4\n  offload_param_device: cpu\n"

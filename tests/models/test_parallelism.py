@@ -4,10 +4,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from weft.cost.attention import visible_keys
 from weft.errors import UsageError
 from weft.hardware import platform
 from weft.models.named import generate
@@ -143,6 +145,19 @@ def test_every_weight_is_reduced_once(options, experts):
     final_norm = 2 * 512
     expected = 2 * model.parameters + replicated + tied - final_norm
     assert dense + expert == pytest.approx(expected, rel=5e-4)
+
+
+@given(options=LAYOUTS, experts=st.booleans(), zero=st.sampled_from((1, 3)))
+@settings(max_examples=40, deadline=None)
+def test_every_weight_is_gathered_once(options, experts, zero):
+    """As many bytes are gathered as are reduced, by the same groups."""
+    options = options | {"lora": 0, "schedule": "1f1b", "zero": zero, "reshard": False}
+    extra = {"ep": 2, **EXPERTS} if experts else {}
+    num_ranks = 4 * options["tp"] * options["cp"] * options["pp"]
+    graph = made(num_ranks, **options, **extra, batch=num_ranks, micro_batch=0)
+    for group in ("dp", "edp"):
+        found = moved(graph, group)
+        assert found["all_gather"] == pytest.approx(found["reduce_scatter"], rel=1e-6)
 
 
 def made_model(options, extra):
@@ -367,6 +382,22 @@ def test_a_window_is_what_the_kernel_sees():
     chunks = made(1, window=64, chunked=True, layers=1)
     (shape,) = [op.cost.shape for op in chunks.ops() if op.name == "attention"]
     assert shape[:7] == (4, 8, 8, 64, 64, 64, 1)
+
+
+@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
+def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
+    graph = made(2, cp=2, cp_kind=cp_kind, window=64, layers=1)
+    found = 0.0
+    for op in graph.ops():
+        if op.cost and op.cost.family == "attention":
+            batch, heads, _, queries, keys, _, causal, *more = op.cost.shape
+            sides = {"queries": queries, "keys": keys, "causal": causal, "window": (*more, 0)[0]}
+            seen, _ = visible_keys({k: np.array([float(v)]) for k, v in sides.items()})
+            found += batch * heads * queries * float(seen[0])
+    each = [min(place + 1, 64) for place in range(256)]  # keys that each query sees
+    # a part is as long as any but the first, which has nothing before it
+    assert found == pytest.approx(2 * 8 * sum(each) / 2, rel=0.15 if cp_kind != "ulysses" else 1e-9)
+    assert found >= 2 * 8 * sum(each) / 2 * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.hardware.dtypes import ALIASES, known_dtype
 from weft.hardware.files import read_toml
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
@@ -106,6 +107,9 @@ def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
     return {each.name: getattr(model, each.name) for each in fields(model) if each.name != "tables"}
 
 
+_DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
+
+
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     """Return the model with changed settings; raise for values it cannot have."""
     if isinstance(model, Transformer):
@@ -120,9 +124,12 @@ def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
         raise UsageError(
             f"bottom: must not be empty (got [] for {name})", "Use a list such as [13, 512]."
         )
-    dtype = given.get("dtype", model.dtype)
-    if dtype not in ITEM_BYTES:
-        raise UsageError(f"unknown dtype {dtype!r}", nearest(dtype, ITEM_BYTES))
+    if "dtype" in given:
+        dtype = given["dtype"] = ALIASES.get(given["dtype"], given["dtype"])
+        if dtype not in ITEM_BYTES:
+            raise UsageError(f"unknown dtype {dtype!r}", nearest(dtype, ITEM_BYTES))
+    for key in _DTYPES & given.keys():
+        given[key] = given[key] and known_dtype(given[key])
     return replace(model, **given)
 
 
@@ -140,6 +147,8 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
             )
         if isinstance(now, bool):
             return _truth(value)
+        if isinstance(value, bool):  # else true would count as 1
+            value = str(value)
         if isinstance(now, float):
             return _real(value)
         if isinstance(now, tuple):

@@ -494,13 +494,16 @@ class Layer:
             needed = -1
             if reach:
                 needed = made.collective("send", reach, "cp", peer=1, after=made.last_kernel)
-            piece = type(self.pieces[0])(count, local, local)
+            # all but the first part see a whole window from their first query on
+            seen = local if model.chunked else local + model.window
+            piece = type(self.pieces[0])(count, local, seen)
             made.kernel(name, family, *self._attention_shape(piece, kind), after=needed)
         elif model.cp_kind == "allgather":
             gathered = keys * model.cp
             needed = made.collective("all_gather", gathered, "cp", after=made.last_kernel)
             # early and late parts of the sequence are paired, so that a rank sees half in the mean
             seen = model.seq // 2 if model.causal else model.seq
+            seen = seen if kind.full else min(seen, model.window)
             done = made.kernel(
                 name, family, *self._shape(count, local, seen, causal=False), after=needed
             )

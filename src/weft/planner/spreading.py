@@ -74,7 +74,7 @@ def _fitting(
         memory = fullest_memory(job.model, Layout(job.model, job.num_ranks))
         if not anyway:
             check_memory(job.name, memory, platform)
-        return replace(shortened_job(job).graph(), memory=memory)
+        return shortened_graph(job)
     else:
         graph = job.graph()
     if not anyway:
@@ -88,6 +88,14 @@ def shortened_job(job: Job) -> Job:
         return job
     model = shortened(job.model, job.num_ranks)
     return job if model is job.model else replace(job, model=model)
+
+
+def shortened_graph(job: Job) -> StepGraph:
+    """Return the step of a job, shortened if it is long, with the memory of the whole one."""
+    graph = shortened_job(job).graph()
+    if not isinstance(job.model, Transformer):
+        return graph
+    return replace(graph, memory=fullest_memory(job.model, Layout(job.model, job.num_ranks)))
 
 
 def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:
