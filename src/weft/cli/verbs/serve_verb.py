@@ -235,7 +235,7 @@ def _show(
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),
-        Column("ttft_alone_gain", "gain", "{:.2f}x".format, spare=True),
+        Column("ttft_alone_gain", "gain", "{:.2f}x".format, optional=True),
         Column("ttft", "first token", format_time),
         Column("itl", "between tokens", format_time),
         Column("throughput", "tokens/s", "{:.0f}".format),
