@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,14 +29,10 @@ def reads_pay() -> bool:
     memory = [ctypes.create_string_buffer(_PROBED_BYTES) for _ in range(2)]
     src, dst = map(ctypes.addressof, memory)
     ctypes.memset(src, 1, _PROBED_BYTES)  # pages of their own, not the one of zeros
-    # The least of several: other processes may have the core meanwhile.
-    copying, reading = (
-        min(timed() for _ in range(_PROBES))
-        for timed in (
-            lambda: time_copies(src, dst, _PROBED_BYTES, streamed=False, count=2),
-            lambda: time_reads(os.getpid(), src, dst, _PROBED_BYTES, 2),
-        )
-    )
+    pid, copying, reading = os.getpid(), math.inf, math.inf
+    for _ in range(_PROBES):  # the least of several: others may have the core meanwhile
+        copying = min(copying, time_copies(src, dst, _PROBED_BYTES, streamed=False, count=2))
+        reading = min(reading, time_reads(pid, src, dst, _PROBED_BYTES, 2))
     return reading <= _MOST_COPIES * copying
 
 
