@@ -43,7 +43,7 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
     print(f"\n{sum(inside)} of {len(rows)} measured steps lie in the predicted range")
     print(
         "ops were timed one by one at their shapes as part of the calibration, never a step; "
-        '"formulas only" has laws instead; an error is the median of those of the repetitions, '
+        '"formulas only" has formulas instead; an error is the median of those of the repetitions, '
         "each with ops timed around it; the range covers nine of ten memory copies"
     )
 

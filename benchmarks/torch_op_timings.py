@@ -75,7 +75,7 @@ def corrected_lookups(here: Platform, found: Sequence[Measured]) -> Platform:
     for name, takes in device.lookups.items():
         rows = [(case, times[name].seconds) for each in found for case, times in each]
         columns = columns_of([case for case, _ in rows])
-        by_law = core_seconds(columns, ITEM, takes, backward=name.endswith("_backward"))
-        off = float(np.exp(np.median(np.log([seconds for _, seconds in rows] / by_law))))
+        by_model = core_seconds(columns, ITEM, takes, backward=name.endswith("_backward"))
+        off = float(np.exp(np.median(np.log([seconds for _, seconds in rows] / by_model))))
         lookups[name] = replace(takes, **{term: off * getattr(takes, term) for term in TERMS})
     return replace(here, device=replace(device, lookups=lookups))

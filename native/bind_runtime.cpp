@@ -113,7 +113,7 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
     const nb::gil_scoped_release release;
     done = worker->wait(job, to_duration(timeout), poll_signals, self.spins());
   }
-  return {done, done ? to_tuple(worker->take_abort(job)) : nb::none()};
+  return {done, done ? to_tuple(worker->abort_of_job(job)) : nb::none()};
 }
 
 // Makes progress on a job for so many seconds, or until it is done.

@@ -1,6 +1,7 @@
 // Reductions by the names of their dtype and operator.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <stdexcept>
@@ -12,8 +13,15 @@
 
 namespace weft {
 
+// All operators; some dtypes lack some of them.
+inline constexpr std::array<std::string_view, 9> kOperators{"sum",  "avg", "prod", "min",          "max",
+                                                            "band", "bor", "bxor", "premul:FACTOR"};
+
 [[noreturn]] inline void no_reduction(std::string_view op, std::string_view dtype) {
-  throw std::invalid_argument("no reduction is called '" + std::string(op) + "' for " + std::string(dtype));
+  std::string known;
+  for (const std::string_view name : kOperators) known += (known.empty() ? "" : ", ") + std::string(name);
+  throw std::invalid_argument("no reduction is called '" + std::string(op) + "' for " + std::string(dtype) +
+                              " (expected one of " + known + ", as far as the dtype has it)");
 }
 
 // "premul:0.5": each source is multiplied first.
@@ -78,7 +86,8 @@ inline Reduction reduction_of(std::string_view dtype, std::string_view op) {
   if (dtype == "bool") return truth_of(op);
   if (dtype == "complex64") return complex_of<float>(op, dtype);
   if (dtype == "complex128") return complex_of<double>(op, dtype);
-  throw std::invalid_argument("no reduction knows dtype '" + std::string(dtype) + "'");
+  throw std::invalid_argument("no reduction knows dtype '" + std::string(dtype) +
+                              "' (expected float8_e4m3fn to float64, int8 to int64, uint8, bool or complex)");
 }
 
 }  // namespace weft

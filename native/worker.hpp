@@ -134,14 +134,11 @@ class Worker {
     while (!is_idle()) static_cast<void>(wait(submitted_.load(std::memory_order_relaxed), kLong, poll));
   }
 
-  // Returns why a job failed, once.
-  std::optional<Abort> take_abort(std::uint64_t number) {
+  // Returns why a job failed, to everybody who asks. A failed world gets no more jobs, so few are kept.
+  std::optional<Abort> abort_of_job(std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
     const auto found = aborts_.find(number);
-    if (found == aborts_.end()) return std::nullopt;
-    const Abort abort = found->second;
-    aborts_.erase(found);
-    return abort;
+    return found == aborts_.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:

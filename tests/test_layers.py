@@ -16,7 +16,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "result_tables": set(),
-    "schedule": set(),
+    "schedule": {"_core"},
     "hardware": set(),
     "compress": {"_core"},
     "timeline": {"schedule"},

@@ -17,7 +17,7 @@ __all__ = ["Group", "Target", "find_group", "group_names"]
 
 
 class Figures(Protocol):
-    """What the file of a group holds."""
+    """What the file of a group holds; a long one has ``PARTS`` and ``targets_of(part)`` too."""
 
     def targets(self) -> Iterator[Target]:
         """Compute the figures, one after another."""
@@ -34,6 +34,19 @@ class Group:
     def targets(self) -> Iterator[Target]:
         """Compute the figures, one after another."""
         return self.figures.targets()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that may be computed side by side, in order; "" is all of the group."""
+        parts: tuple[str, ...] = getattr(self.figures, "PARTS", ("",))
+        return parts
+
+    def targets_of(self, part: str) -> Iterator[Target]:
+        """Compute the figures of a part."""
+        if not part:
+            return self.targets()
+        compute: Callable[[str], Iterator[Target]] = self.figures.targets_of  # type: ignore[attr-defined]
+        return compute(part)
 
     def plots(self) -> dict[str, Chart]:
         """Draw what the group draws, by name."""

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import validation
-from weft.cli.outputs import print_json, print_written, track, write
+from validation.group_runs import grouped_targets
+from weft.cli.outputs import print_json, print_written, write
 
 if TYPE_CHECKING:
     from validation import Group, Target
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 
 _MARKS = {True: "✓", False: "✗", None: "-"}
 _ACCURACY = """Every published or measured figure that weft knows, and what weft computes; made
-by `weft validate -o FILE.md`. *Fitted* figures went into a model and prove nothing; the others are
-the proof. ✗ is further off than was allowed before it was computed, - has no limit.
+by `weft validate -o FILE.md`, or for some groups by `weft validate NAME.. -o FILE.md`. *Fitted*
+figures went into a model and prove nothing; the others are the proof. ✗ is further off than was
+allowed before it was computed, - has no limit.
 """
 # Plots that the page shows, by group; they are in docs/plots.
 _PAGE_PLOTS = {
@@ -30,9 +32,17 @@ _UNITS = {"percent": " %", "points": " points", "ratio": "x", "value": ""}
 def run_validation(
     names: Sequence[str], path: Path | None, plots: Path | None, *, json: bool
 ) -> int:
-    """Compute the figures of some groups or of all; return 1 if one exceeds its limit."""
+    """Compute the figures of some groups or of all; return 1 if one exceeds its limit.
+
+    A single group is computed here and now; of several, those whose inputs have not changed since
+    they were computed are read.
+    """
     groups = [validation.find_group(name) for name in names or validation.group_names()]
-    found = [(group, list(group.targets())) for group in track(groups, "validating")]
+    if len(groups) == 1:
+        found = [(groups[0], list(groups[0].targets()))]
+    else:
+        computed = grouped_targets(groups)
+        found = [(group, computed[group.name]) for group in groups]
     rows = [target.as_row() for _, targets in found for target in targets]
     notes = [_write(path, found, rows)] if path else []
     if plots is not None:
@@ -121,7 +131,8 @@ def _write(
     if path.suffix == ".csv":
         return write(path, rows)
     if path.suffix == ".md":
-        return write(path, _markdown(found))
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        return write(path, _markdown(found, before))
     from weft.report.page import Section, html_page
 
     sections = [
@@ -139,16 +150,26 @@ def _write(
     return write(path, page)
 
 
-def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:
-    """Return the tables as one page, the groups one below the other."""
+def _markdown(found: "list[tuple[Group, list[Target]]]", before: str = "") -> str:
+    """Return the tables as one page, the groups one below the other in the order of their names.
+
+    Of the page as it was ``before``, sections of groups that are not among those found stay.
+    """
+    _, *kept = before.split("\n## ")
+    sections = {each.partition("\n")[0]: f"## {each.rstrip()}\n" for each in kept}
+    sections = {name: sections[name] for name in validation.group_names() if name in sections}
+    sections |= {group.name: _section(group, targets) for group, targets in found}
+    known = [sections[name] for name in sorted(sections)]
+    return "\n".join(["# How far off is weft?\n", _ACCURACY, *known])
+
+
+def _section(group: "Group", targets: "list[Target]") -> str:
     from validation.markdown_tables import markdown_table
 
-    parts = ["# How far off is weft?\n", _ACCURACY]
-    for group, targets in found:
-        parts += [f"## {group.name}\n", f"{group.question} {_summary(targets)}\n"]
-        for name in _PAGE_PLOTS.get(group.name, ()):
-            parts.append(f"![{name.replace('-', ', ')}](plots/{group.name}-{name}.svg)\n")
-        for part, mine in _parts(targets):
-            rows = [_shown(target.as_row()) for target in mine]
-            parts += [f"### {group.name}, {part}\n", markdown_table(_columns(), rows)]
+    parts = [f"## {group.name}\n", f"{group.question} {_summary(targets)}\n"]
+    plots = _PAGE_PLOTS.get(group.name, ())
+    parts += [f"![{name.replace('-', ', ')}](plots/{group.name}-{name}.svg)\n" for name in plots]
+    for part, mine in _parts(targets):
+        rows = [_shown(target.as_row()) for target in mine]
+        parts += [f"### {group.name}, {part}\n", markdown_table(_columns(), rows)]
     return "\n".join(parts)

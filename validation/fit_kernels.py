@@ -1,4 +1,4 @@
-"""Fit the laws of kernels to measured tables and write the catalogue's kernel files.
+"""Fit the cost models of kernels to measured tables and write the catalogue's kernel files.
 
     WEFT_DATA=folder python -m validation.fit_kernels [FAMILY..] [--device NAME..] [--dtype NAME..]
 
@@ -29,9 +29,9 @@ def main() -> int:
     """Fit what is asked for, one file a device, or say that there is no data."""
     parser = argparse.ArgumentParser(description="Fit kernels to measured tables.")
     parser.add_argument("family", nargs="*", help="families; all of them if none is named")
-    parser.add_argument("--device", nargs="*", help="devices; 'any' is the law of them all")
+    parser.add_argument("--device", nargs="*", help="devices; 'any' is the fit to them all")
     parser.add_argument("--dtype", nargs="*", help="dtypes; all of them if none is named")
-    parser.add_argument("--keep-laws", action="store_true", help="fit corrections alone")
+    parser.add_argument("--keep-coefficients", action="store_true", help="fit corrections alone")
     asked = parser.parse_args()
     folder = data_folder()
     if folder is None:
@@ -50,8 +50,12 @@ def main() -> int:
             for studies in groups if device in (asked.device or [device]) else []:
                 if studies[0].dtype in (asked.dtype or [studies[0].dtype]):
                     known = find_fit(device, studies[0].family, studies[0].dtype)
-                    law = known.law if known and asked.keep_laws else None
-                    fit = fitted_to_all(studies) if device == ANY else fitted(studies[0], law)
+                    coefficients = known.coefficients if known and asked.keep_coefficients else None
+                    fit = (
+                        fitted_to_all(studies)
+                        if device == ANY
+                        else fitted(studies[0], coefficients)
+                    )
                     print(device, fit.family, fit.dtype, fit.errors, flush=True)
                     _write(device, fit)
     return 0
@@ -81,7 +85,7 @@ def _fit(fit: KernelFit) -> dict[str, Any]:
     table = asdict(fit)
     errors = {k: _rounded(v) for k, v in table.pop("errors").items() if v not in (None, {})}
     correction = table.pop("correction")
-    table = {**table, "law": dict(table["law"]), "errors": errors}
+    table = {**table, "coefficients": dict(table["coefficients"]), "errors": errors}
     if correction is not None:
         table["correction"] = correction
     return {key: value for key, value in table.items() if value not in (None, "")}

@@ -1,4 +1,4 @@
-"""Fit what a law leaves unexplained on a grid: near the rows, smooth where there are few."""
+"""Fit what a formula leaves unexplained on a grid: near the rows, smooth where there are few."""
 
 from collections.abc import Callable, Mapping
 

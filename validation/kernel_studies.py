@@ -12,7 +12,7 @@ from validation.kernel_tables import (
 from validation.neusight_tables import elementwise_studies, neusight_studies
 from validation.vidur_layers import layer_studies
 from weft.errors import UsageError, nearest
-from weft.hardware.dtypes import recipe_of
+from weft.hardware.dtypes import scheme_of
 
 _ATTENDING = ("a100", "h100")  # devices with tables of attention and experts
 FAMILY_NAMES = ("gemm", "attention", "moe", "bmm", "softmax", "norm", "activation", "elementwise")
@@ -27,7 +27,7 @@ def studies_by_device(folder: Path, family: str) -> dict[str, list[list[Study]]]
     by_dtype: dict[tuple[str, str], list[Study]] = {}
     for each in _studies(folder, family):
         by_device.setdefault(each.device.name, []).append([each])
-        alike = recipe_of(each.dtype).measured if each.dtype != "fp32" else "fp32"
+        alike = scheme_of(each.dtype).measured if each.dtype != "fp32" else "fp32"
         by_dtype.setdefault((each.family, alike), []).append(each)
     return by_device | {"any": list(by_dtype.values())}
 

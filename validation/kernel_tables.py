@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from validation.nccl_tables import SOURCE
 from weft.cost.families import FAMILIES, Family
 from weft.hardware import Device, Flops, platform
-from weft.hardware.dtypes import known_dtype, recipe_of
+from weft.hardware.dtypes import known_dtype, scheme_of
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Rows = Iterable[Mapping[str, str]]
 
 SYSTEMS = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "l40s"}
-_TENTH, _SHAPE = 10, 10  # one row of ten is held back, one shape of ten
+_TENTH, _SHAPE, _FIFTHS = 10, 10, 5  # one row of ten is held back, one shape of ten
 # Formulas and grids were chosen with other parts held back: these two nobody looked at before.
 _HELD_ROWS, _HELD_SHAPES = 2611, 2612
 
@@ -52,17 +52,17 @@ class Study:
         """What corrections look at: the columns and what the family derives from them."""
         return {**self.columns, **self.kind.places(self.columns)}
 
-    def predicted(self, law: Mapping[str, float]) -> Floats:
-        """Price every row by a law, without correction, as the table counts it.
+    def predicted(self, coefficients: Mapping[str, float]) -> Floats:
+        """Predict the seconds of every row, without correction, as the table counts it.
 
         Tables of a framework count what a call takes: the kernel, or the host that launches it,
         ``call`` seconds, whichever is longer; ``side`` says how well they run side by side.
         """
-        kernel = self.kind.formula(self.columns, self.device, recipe_of(self.dtype), law)
-        if "call" not in law:
+        kernel = self.kind.formula(self.columns, self.device, scheme_of(self.dtype), coefficients)
+        if "call" not in coefficients:
             return kernel
-        power = law["side"]
-        both: Floats = (law["call"] ** power + kernel**power) ** (1 / power)
+        power = coefficients["side"]
+        both: Floats = (coefficients["call"] ** power + kernel**power) ** (1 / power)
         return both
 
     def part(self, rows: Mask | NDArray[np.int64]) -> "Study":
@@ -86,11 +86,30 @@ class Study:
     @property
     def tenth_of_shapes(self) -> Mask:
         """The rows of a random tenth of the shapes, always the same."""
+        held: Mask = self.random_shapes(_HELD_SHAPES, _SHAPE) == 0
+        return held
+
+    @property
+    def fifths_of_shapes(self) -> list[Mask]:
+        """The rows of each of five parts of the shapes, drawn the same way every time."""
+        drawn = self.random_shapes(_HELD_SHAPES + 2, _FIFTHS)
+        return [found for part in range(_FIFTHS) if (found := drawn == part).any()]
+
+    @property
+    def num_shapes(self) -> int:
+        """How many shapes there are."""
+        return int(self._shapes.max()) + 1
+
+    def random_shapes(self, seed: int, parts: int) -> NDArray[np.int64]:
+        """Return the part in which the shape of every row is, of so many random ones."""
+        drawn: NDArray[np.int64] = np.random.default_rng(seed).integers(0, parts, self.num_shapes)
+        return drawn[self._shapes]
+
+    @property
+    def _shapes(self) -> NDArray[np.int64]:
         names = np.stack([self.columns[key] for key in self.shape], axis=1)
-        shapes, number = np.unique(names, axis=0, return_inverse=True)
-        held: Mask = np.random.default_rng(_HELD_SHAPES).integers(0, _SHAPE, len(shapes)) == 0
-        mine: Mask = held[number.ravel()]
-        return mine
+        number = np.unique(names, axis=0, return_inverse=True)[1]
+        return number.ravel()
 
 
 def study(

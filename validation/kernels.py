@@ -1,9 +1,10 @@
 """Every family of kernels, three ways: a device left out, shapes left out, and after a sweep.
 
-*Device*: the law is fitted to the other devices and gets the datasheet of the one left out (GB200,
-A40: the fits of B200 and A100, their siblings). *Shapes*: law and correction of the device, on
-whole shapes that neither was shown. *Sweep*: nothing but 200 rows of the device's table, chosen
-as ``weft calibrate --sweep`` chooses them and fitted as it fits them; the other rows are scored.
+*Device*: the coefficients are fitted to the other devices and get the datasheet of the one left out
+(GB200, A40: the fits of B200 and A100, their siblings). *Shapes*: coefficients and correction of
+the device, on whole shapes that neither was shown. *Sweep*: nothing but 200 rows of the device's
+table, chosen as ``weft calibrate --sweep`` chooses them and fitted as it fits them; the other rows
+are scored.
 """
 
 from collections import defaultdict
@@ -12,15 +13,22 @@ from pathlib import Path
 
 import numpy as np
 
-from validation.kernel_fit import SHARED_ROWS, errors_of, law_of, left_of, unexplained, without
+from validation.kernel_fit import (
+    SHARED_ROWS,
+    errors_of,
+    fitted_coefficients,
+    left_of,
+    unexplained,
+    without,
+)
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import Floats, Study, gemm_studies
 from validation.nccl_tables import data_folder
 from validation.splits import VIDUR_LAYERS
 from validation.target import Target
 from validation.vidur_layers import layer_studies
+from weft.calibration.coefficient_ranges import grid_of, ranges_of
 from weft.calibration.kernel_sweep import POINTS, fit_sweep, spread_points, sweep_places
-from weft.calibration.law_ranges import grid_of, ranges_of
 from weft.cost.fit_errors import geomean_error
 from weft.cost.grid import point_corrections
 from weft.cost.price import price_columns
@@ -85,7 +93,7 @@ def _ways(study: Study, others: list[Study] | None) -> Iterator[tuple[str, Float
     """Yield what each way leaves of a table, as logarithms of measured / predicted."""
     fit = find_fit(study.device.name, study.family, study.dtype)
     if others:
-        yield "device", unexplained(study.sample(_SCORED), law_of(others, SHARED_ROWS))
+        yield "device", unexplained(study.sample(_SCORED), fitted_coefficients(others, SHARED_ROWS))
     elif study.device.name in _SIBLINGS:
         scored = study.sample(_SCORED)
         device = platform(_SIBLINGS[study.device.name]).require_device()
@@ -93,7 +101,7 @@ def _ways(study: Study, others: list[Study] | None) -> Iterator[tuple[str, Float
         yield "device", np.log(scored.seconds / found.seconds)
     if fit is not None:
         grid = grid_of(study.family, study.dtype)
-        left = unexplained(study, fit.law)
+        left = unexplained(study, fit.coefficients)
         held = np.ones(len(left), bool) if others is None else study.tenth_of_shapes
         yield "shapes", left_of(study, left, grid, held)
     yield "sweep", _after_sweep(study)
@@ -108,10 +116,12 @@ def _after_sweep(study: Study) -> Floats:
     chosen = spread_points(places, min(POINTS, len(study.seconds) // 2))
     shown = study.part(chosen)
     found = fit_sweep(
-        shown, sweep_places(study.kind, shown.columns), ranges_of(study.kind.law, study.dtype)
+        shown,
+        sweep_places(study.kind, shown.columns),
+        ranges_of(study.kind.fit_family, study.dtype),
     )
     rest = study.part(np.setdiff1d(np.arange(len(study.seconds)), chosen)).sample(_SCORED)
-    left = unexplained(rest, found.law)
+    left = unexplained(rest, found.coefficients)
     if found.points is None:
         return left
     return left - point_corrections(found.points, sweep_places(study.kind, rest.columns))

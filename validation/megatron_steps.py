@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from validation.memory_rows import golden_model, simumax_model
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_BRIDGE, STEPS_GOLDENS, STEPS_SIMUMAX, Split
-from validation.step_rows import StepRow, kept, set_targets
+from validation.step_rows import StepRow, kept, predicted_job, set_targets
 from weft.errors import WeftError
 from weft.hardware import platform
 from weft.models.job import Job
 from weft.models.transformer_layout import Layout
 from weft.models.zoo import MODELS
-from weft.planner.job_prediction import predict_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +102,7 @@ def bridge_rows(folder: Path) -> Iterator[StepRow]:
             ranks = int(row["gpus"])
             job = Job("bridge", _bridge_model(row), ranks, (), _recipe(row)[2])
             try:
-                found = predict_job(job, _bridge_machine(row["system"], ranks), anyway=True)
+                found = predicted_job(job, _bridge_machine(row["system"], ranks))
             except WeftError:
                 continue  # a layout that weft does not have
             name = f"{row['model']} {row['release']} {row['system']} {row['precision']}"
@@ -180,7 +179,7 @@ def simumax_rows(folder: Path) -> Iterator[StepRow]:
         for row in csv.DictReader(file):
             model = replace(simumax_model(row), overlap_grad=False, overlap_param=False)
             job = Job("slice", model, 8, (), "megatron", products=_SLOW_PRODUCTS)
-            found = predict_job(job, platform("b200-8"), anyway=True)
+            found = predicted_job(job, platform("b200-8"))
             yield StepRow.of(
                 row["model"], row["case"], float(row["real_ms"]) * 1e-3, found, job.stack
             )
@@ -207,7 +206,7 @@ def golden_rows(folder: Path) -> Iterator[StepRow]:
                 model = golden_model(row)
                 Layout(model, ranks)
                 job = Job("test", model, ranks, (), "megatron")
-                found = predict_job(job, machine, anyway=True)
+                found = predicted_job(job, machine)
             except WeftError:
                 continue  # what cannot be described is not compared
             yield StepRow.of(part, row["case"], float(row["step_seconds"]), found, job.stack)

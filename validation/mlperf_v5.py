@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_405B, STEPS_BERT, STEPS_LORA
-from validation.step_rows import StepRow, kept, set_targets
+from validation.step_rows import StepRow, kept, predicted_job, set_targets
 from validation.target import Target
 from weft.hardware import platform
 from weft.models.job import Job
 from weft.models.zoo import MODELS
-from weft.planner.job_prediction import predict_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +72,7 @@ def submitted_rows(folder: Path, benchmark: str) -> Iterator[StepRow]:
             ranks = int(row["num_gpus"])
             machine = submitted_machine(row["accelerator"], ranks)
             job = Job(benchmark, _MODELS[benchmark](row), ranks, (), "mlperf")
-            found = predict_job(job, machine, anyway=True)
+            found = predicted_job(job, machine)
             part = f"{row['accelerator']} {ranks}"
             yield StepRow.of(part, row["submitter"], float(row["step_seconds"]), found, job.stack)
 

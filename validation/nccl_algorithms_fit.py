@@ -13,7 +13,7 @@ import numpy as np
 
 from validation.nccl_tables import read_nccl_tests
 from validation.splits import NCCL_BETWEEN_NODES
-from weft.calibration.law_fit import Range, fit_law
+from weft.calibration.cost_model_fit import Range, fit_coefficients
 from weft.cost.fit_errors import geomean_error
 from weft.cost.nccl_algorithms import NodeNetwork, algorithm_seconds
 from weft.cost.ranges import range_term
@@ -57,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class LogStudy:
-    """Cells as ``fit_law`` reads them."""
+    """Cells as ``fit_coefficients`` reads them."""
 
     cells: tuple[Measured, ...]
 
@@ -66,9 +66,11 @@ class LogStudy:
         """What was measured."""
         return np.array([cell.seconds for cell in self.cells])
 
-    def predicted(self, law: Mapping[str, float]) -> Floats:
-        """Price every cell by a law."""
-        return np.array([algorithm_seconds(c.network, c.kind, c.nbytes, law) for c in self.cells])
+    def predicted(self, coefficients: Mapping[str, float]) -> Floats:
+        """Predict the seconds of every cell."""
+        return np.array(
+            [algorithm_seconds(c.network, c.kind, c.nbytes, coefficients) for c in self.cells]
+        )
 
 
 def read_logs(folder: Path, names: Iterable[str]) -> tuple[Measured, ...]:
@@ -98,25 +100,31 @@ def local_messages(folder: Path, gpus: int) -> tuple[Measured, ...]:
 
 
 def fitted_algorithms(folder: Path) -> AlgorithmFit:
-    """Fit the law to the logs that are not held out, and score both parts."""
+    """Fit the coefficients to the logs that are not held out, and score both parts."""
     shown = read_logs(folder, NCCL_BETWEEN_NODES.fitted) + local_messages(folder, 8)
-    law = fit_law([LogStudy(shown)], RANGES)
+    coefficients = fit_coefficients([LogStudy(shown)], RANGES)
     unseen = read_logs(folder, NCCL_BETWEEN_NODES.held_out)
     return AlgorithmFit(
         "nccl",
         VERSION,
         SOURCE,
-        law,
-        fitted={kind: geomean_error(each) for kind, each in errors_by_kind(shown, law).items()},
-        held_out={kind: geomean_error(each) for kind, each in errors_by_kind(unseen, law).items()},
+        coefficients,
+        fitted={
+            kind: geomean_error(each) for kind, each in errors_by_kind(shown, coefficients).items()
+        },
+        held_out={
+            kind: geomean_error(each) for kind, each in errors_by_kind(unseen, coefficients).items()
+        },
     )
 
 
-def errors_by_kind(cells: Iterable[Measured], law: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return relative errors of a law, by collective."""
+def errors_by_kind(
+    cells: Iterable[Measured], coefficients: Mapping[str, float]
+) -> dict[str, list[float]]:
+    """Return relative errors by collective."""
     errors: dict[str, list[float]] = defaultdict(list)
     for cell in cells:
-        said = algorithm_seconds(cell.network, cell.kind, cell.nbytes, law)
+        said = algorithm_seconds(cell.network, cell.kind, cell.nbytes, coefficients)
         errors[cell.kind].append(said / cell.seconds - 1)
     return dict(errors)
 
@@ -125,7 +133,7 @@ def inside_range(cells: Iterable[Measured], fit: AlgorithmFit) -> float:
     """Return the share of measured times that lie in the range of their price."""
     ratios = []
     for cell in cells:
-        said = algorithm_seconds(cell.network, cell.kind, cell.nbytes, fit.law)
+        said = algorithm_seconds(cell.network, cell.kind, cell.nbytes, fit.coefficients)
         ratios.append(cell.seconds / said)
     low, high = range_term("collectives", "between_nodes").factors
     within = [low <= ratio <= high for ratio in ratios]

@@ -15,7 +15,7 @@ import numpy as np
 from validation.nccl_tables import SERVER_TABLES, SOURCE, Cell, node_of, read_server_cells
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import Floats, smallest_errors
-from weft.cost.nccl import SIBLINGS, law_seconds
+from weft.cost.nccl import SIBLINGS, fitted_seconds
 from weft.hardware import Platform, platform
 from weft.hardware.libraries import Curve, Errors, Fit, Library, version_key
 
@@ -30,7 +30,7 @@ SHARP = ("h100", "b200")  # devices behind switches that reduce
 
 def errors_of(fit: Fit, cells: Iterable[Cell]) -> list[float]:
     """Compare what a fit says with cells, whatever their version."""
-    return [law_seconds(fit, c.num_ranks, c.nbytes) / c.seconds - 1 for c in cells]
+    return [fitted_seconds(fit, c.num_ranks, c.nbytes) / c.seconds - 1 for c in cells]
 
 
 def fit_cells(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
@@ -60,7 +60,7 @@ def _fit_switch(cells: Sequence[Cell], most: int, size: int) -> Fit:
 
 
 def _fit_steps(cells: Sequence[Cell]) -> Fit:
-    """Fit the law of steps; with one number of ranks there is only a first chunk."""
+    """Fit the model of steps; with one number of ranks there is only a first chunk."""
     ranks = _ranks(cells)
     chunk = np.array([c.nbytes / c.num_ranks for c in cells])
     others = np.array([[c.num_ranks - 1.0] for c in cells])

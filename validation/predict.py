@@ -1,7 +1,8 @@
 """Kernels against measured tables: by formula, with a correction, and on devices not shown.
 
 Where the tables are, corrections are fitted again without what is held back and the errors are
-computed; elsewhere those that were recorded with the catalogue are shown. Laws are as recorded.
+computed; elsewhere those that were recorded with the catalogue are shown. Coefficients are as
+recorded.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from validation.kernel_fit import errors_of, fitted
+from validation.kernel_fit import errors_of, study_errors
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import Study, gemm_studies
 from validation.other_tables import deepbench_products, vidur_products
@@ -68,14 +68,15 @@ def _recorded() -> list[Known]:
 
 
 def _again(folder: Path) -> list[Known]:
-    """Fit corrections again, by the laws of the catalogue."""
-    laws = {(k.device, k.fit.family, k.fit.dtype): k.fit.law for k in _recorded()}
+    """Fit corrections again, by the coefficients of the catalogue."""
+    fits = {(k.device, k.fit.family, k.fit.dtype): k.fit for k in _recorded()}
     found = []
     for family in FAMILY_NAMES:
         for device, studies in studies_by_device(folder, family).items():
             for study in studies if device != ANY else []:
-                key = device, study[0].family, study[0].dtype
-                found.append(Known(device, fitted(study[0], laws[key])))
+                fit = fits[device, study[0].family, study[0].dtype]
+                errors = study_errors(study[0], fit.coefficients)
+                found.append(Known(device, replace(fit, errors=errors)))
     return found
 
 
@@ -114,7 +115,7 @@ def _figures(what: str, known: list[Known], limits: Limits, note: str) -> Iterat
 
 
 def left_out_devices() -> Iterator[Target]:
-    """Compare laws of the other devices, which know a device's datasheet only, with its tables."""
+    """Compare predictions from other devices' fits and a datasheet with the device's own tables."""
     fits = [fit for fit in device_fits(ANY).fits if fit.errors.device is not None]
     for family in dict.fromkeys(fit.family for fit in fits):
         mine = [fit for fit in fits if fit.family == family and fit.dtype != "fp32"]
@@ -133,7 +134,7 @@ _HELD_OUT_ATTENTION = 9.0
 
 
 def training_attention() -> Iterator[Target]:
-    """Compare the laws of libraries with published speeds: those fitted to, and the others."""
+    """Compare the models of libraries with published speeds: those fitted to, and the others."""
     for device, fit in fitted_attention():
         if device == ANY:
             continue
@@ -155,7 +156,7 @@ def elsewhere(folder: Path) -> Iterator[Target]:
     """Compare the catalogue with tables that had no part in it: a sibling, other authors."""
     siblings = gemm_studies(folder, "gb200")
     errors = [_off(each, _like(each.device, "b200")) for each in siblings]
-    name = "gemm gb200 by b200's laws and corrections"
+    name = "gemm gb200 by b200's coefficients and corrections"
     yield _error(
         name,
         siblings[0].source,
@@ -183,7 +184,7 @@ def _on_a_capped_card(folder: Path) -> Iterator[Target]:
         for study in deepbench_products(folder, "T4", applications):
             error = geomean_error(_off(study, study.device))
             what = ", ".join(applications)
-            name = f"gemm t4 {study.dtype} by a100's law under 70 W: {what}"
+            name = f"gemm t4 {study.dtype} by a100's coefficients under 70 W: {what}"
             note = f"{len(study.seconds)} products" + (
                 "; its best rate is in the catalogue" * shown
             )

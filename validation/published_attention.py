@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from validation.kernel_tables import Study, study
-from weft.calibration.law_fit import fit_law
-from weft.calibration.law_ranges import ranges_of
+from weft.calibration.coefficient_ranges import ranges_of
+from weft.calibration.cost_model_fit import fit_coefficients
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.hardware import platform
 from weft.hardware.kernel_fits import ANY
@@ -34,7 +34,7 @@ _TOKENS, _HIDDEN = 16384, 2048
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One published speed; ``fitted`` if the law of its library was fitted to it."""
+    """One published speed; ``fitted`` if the model of its library was fitted to it."""
 
     device: str
     implementation: str
@@ -169,28 +169,36 @@ def studies(points: Iterable[Speed]) -> list[Study]:
 
 
 def fitted_attention() -> list[tuple[str, KernelFit]]:
-    """Fit the laws of libraries; those of H100's FlashAttention-2 serve any device."""
-    found, laws = [], []
+    """Fit the models of libraries; those of H100's FlashAttention-2 serve any device."""
+    found, models = [], []
     for shown in studies(point for point in speeds() if point.fitted):
-        law = fit_law([shown], ranges_of(shown.family, shown.dtype, shown.implementation))
-        laws.append((shown, law))
-    for shown, law in laws:
-        fit = _fit_of(shown, law, _range_of(shown, laws))
+        coefficients = fit_coefficients(
+            [shown], ranges_of(shown.family, shown.dtype, shown.implementation)
+        )
+        models.append((shown, coefficients))
+    for shown, coefficients in models:
+        fit = _fit_of(shown, coefficients, _range_of(shown, models))
         found.append((shown.device.name, fit))
         if (shown.device.name, shown.implementation) == ("h100", "flash2"):
             found.append((ANY, replace(fit, low=0.7, high=1.4)))
     return found
 
 
-def _fit_of(shown: Study, law: Mapping[str, float], ends: tuple[float, float]) -> KernelFit:
-    """Score a law on the points that it was fitted to and on the others of its library."""
-    errors = shown.predicted(law) / shown.seconds - 1
+def _fit_of(
+    shown: Study, coefficients: Mapping[str, float], ends: tuple[float, float]
+) -> KernelFit:
+    """Score coefficients on the points they were fitted to and on others of the library."""
+    errors = shown.predicted(coefficients) / shown.seconds - 1
     unseen = held_out(shown.device.name, shown.implementation, shown.family)
-    left = None if unseen is None else geomean_error(unseen.predicted(law) / unseen.seconds - 1)
+    left = (
+        None
+        if unseen is None
+        else geomean_error(unseen.predicted(coefficients) / unseen.seconds - 1)
+    )
     return KernelFit(
         shown.family,
         shown.dtype,
-        law,
+        coefficients,
         *ends,
         shown.source,
         FitErrors(len(errors), geomean_error(errors), within_20(errors), shapes=left),
@@ -199,14 +207,14 @@ def _fit_of(shown: Study, law: Mapping[str, float], ends: tuple[float, float]) -
 
 
 def _range_of(
-    shown: Study, laws: Sequence[tuple[Study, Mapping[str, float]]]
+    shown: Study, models: Sequence[tuple[Study, Mapping[str, float]]]
 ) -> tuple[float, float]:
     """Return between which factors four of five held-out points of a device and pass lie."""
     left = []
-    for other, law in laws:
+    for other, coefficients in models:
         unseen = held_out(other.device.name, other.implementation, other.family)
         if (other.device.name, other.family) == (shown.device.name, shown.family) and unseen:
-            left.append(np.log(unseen.seconds / unseen.predicted(law)))
+            left.append(np.log(unseen.seconds / unseen.predicted(coefficients)))
     if not left:
         return _FEW_POINTS
     low, high = np.exp(np.quantile(np.concatenate(left), (0.1, 0.9)))
@@ -217,7 +225,7 @@ _FEW_POINTS = (0.85, 1.2)  # assumed where a device has no points but those that
 
 
 def held_out(device: str, implementation: str, family: str) -> Study | None:
-    """Return the published points of a library that its law was not fitted to."""
+    """Return the published points of a library that its model was not fitted to."""
     key = device, implementation, family
     mine = (p for p in speeds() if (p.device, p.implementation, p.family) == key)
     found = studies(point for point in mine if not point.fitted)

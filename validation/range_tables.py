@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from validation.kernel_fit import left_of, unexplained
+from validation.kernel_fit import left_of, unexplained, unseen_range
 from validation.kernel_studies import studies_by_device
 from validation.kernel_tables import Floats, Mask, Study, gemm_studies
 from validation.nccl_algorithms_fit import read_logs
@@ -29,7 +29,7 @@ from validation.other_tables import deepbench_products, vidur_products
 from validation.published_attention import held_out
 from validation.splits import NCCL_BETWEEN_NODES, VIDUR_LAYERS
 from validation.vidur_layers import layer_studies
-from weft.calibration.law_ranges import grid_of
+from weft.calibration.coefficient_ranges import grid_of
 from weft.cost.nccl import library_price
 from weft.cost.nccl_algorithms import algorithm_seconds
 from weft.cost.price import kernel_deviations, price_columns
@@ -119,7 +119,7 @@ def _table(study: Study, group: str, title: str, *, family: str = "") -> RangeTa
     name = f"{study.family} {study.device.name} {study.dtype}"
     title = " ".join(filter(None, (name, study.implementation))) + f", {title}"
     left = np.log(mine.seconds / found.seconds)
-    term = family or study.kind.law
+    term = family or study.kind.fit_family
     return RangeTable(
         *(group, term if group else "", title, name, False, mine.seconds, left),
         *(away.down * ones, away.up * ones),
@@ -127,20 +127,18 @@ def _table(study: Study, group: str, title: str, *, family: str = "") -> RangeTa
 
 
 def _other_shapes(study: Study) -> RangeTable:
-    """Hold back a tenth of the shapes that is not the one which gave the range of the fit."""
+    """Hold back a tenth of the shapes, and give the range that the others have."""
     fit = find_fit(study.device.name, study.family, study.dtype)
     assert fit is not None
-    names = np.stack([study.columns[key] for key in study.shape], axis=1)
-    shapes, number = np.unique(names, axis=0, return_inverse=True)
-    drawn = np.random.default_rng(_OTHER_TENTH).integers(0, 10, len(shapes)) == 0
-    held = drawn[number.ravel()] & ~study.tenth_of_shapes
-    grid = grid_of(study.family, study.dtype)
-    left = left_of(study, unexplained(study, fit.law), grid, held)
-    ones = np.ones(len(left))
+    held = (study.random_shapes(_OTHER_TENTH, 10) == 0) & ~study.tenth_of_shapes
+    grid, left = grid_of(study.family, study.dtype), unexplained(study, fit.coefficients)
+    low, high = unseen_range(study.part(~held), left[~held], grid)
+    unseen = left_of(study, left, grid, held)
+    ones = np.ones(len(unseen))
     name = f"{study.family} {study.device.name} {study.dtype}"
-    away = -np.log(fit.low) * ones, np.log(fit.high) * ones
     title, seconds = f"{name}, shapes left out", study.seconds[held]
-    return RangeTable("", "", title, name, False, seconds, left, *away)
+    away = -np.log(low) * ones, np.log(high) * ones
+    return RangeTable("", "", title, name, False, seconds, unseen, *away)
 
 
 def collective_tables(folder: Path) -> Iterator[RangeTable]:
@@ -150,12 +148,13 @@ def collective_tables(folder: Path) -> Iterator[RangeTable]:
     fit = algorithm_fit("nccl")
     assert fit is not None
     for fitted, names in ((True, NCCL_BETWEEN_NODES.fitted), (False, NCCL_BETWEEN_NODES.held_out)):
-        pairs = [
-            (c.seconds, algorithm_seconds(c.network, c.kind, c.nbytes, fit.law))
-            for c in read_logs(folder, names)
-        ]
-        title = f"NCCL between nodes, {', '.join(names)}"
-        yield _collectives("between_nodes", title, title, pairs, fitted=fitted)
+        for name in names:
+            pairs = [
+                (c.seconds, algorithm_seconds(c.network, c.kind, c.nbytes, fit.coefficients))
+                for c in read_logs(folder, (name,))
+            ]
+            title = f"NCCL between nodes, {name}"
+            yield _collectives("between_nodes", title, name, pairs, fitted=fitted)
 
 
 def _other_machines(folder: Path) -> Iterator[RangeTable]:

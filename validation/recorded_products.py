@@ -17,7 +17,7 @@ import numpy as np
 
 from validation.kernel_tables import Study, study
 from validation.splits import RECORDED_MI300X
-from weft.calibration.law_fit import Range, fit_law
+from weft.calibration.cost_model_fit import Range, fit_coefficients
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.hardware import platform
 from weft.hardware.kernel_fits import ANY, find_fit
@@ -49,10 +49,10 @@ def recorded_products(folder: Path, name: str, *, fewest: float = _FEWEST) -> li
 
 
 def fitted_products(folder: Path) -> KernelFit:
-    """Fit one number of the law of all devices, its share of the flops, to shapes of a model."""
+    """Fit one coefficient, the share of the flops of all devices, to the shapes of a model."""
     known = find_fit(ANY, "gemm", "bf16")
     assert known is not None
-    ranges = {key: Range(value, value, value, 0.0) for key, value in known.law.items()}
+    ranges = {key: Range(value, value, value, 0.0) for key, value in known.coefficients.items()}
     ranges["flops"] = Range(0.5, 0.2, 1.0, 0.5)
     (shown,) = (
         each
@@ -60,14 +60,14 @@ def fitted_products(folder: Path) -> KernelFit:
         for each in recorded_products(folder, name)
         if each.dtype == "bf16"
     )
-    law = fit_law([shown], ranges)
-    errors = shown.predicted(law) / shown.seconds - 1
+    coefficients = fit_coefficients([shown], ranges)
+    errors = shown.predicted(coefficients) / shown.seconds - 1
     unseen = recorded_products(folder, RECORDED_MI300X.held_out[0], fewest=0.0)
-    left = np.concatenate([each.predicted(law) / each.seconds - 1 for each in unseen])
+    left = np.concatenate([each.predicted(coefficients) / each.seconds - 1 for each in unseen])
     scores = FitErrors(
         len(errors), geomean_error(errors), within_20(errors), shapes=geomean_error(left)
     )
-    return KernelFit("gemm", "bf16", law, known.low, known.high, SOURCE, scores)
+    return KernelFit("gemm", "bf16", coefficients, known.low, known.high, SOURCE, scores)
 
 
 class RecordedKernel(NamedTuple):
@@ -132,7 +132,10 @@ def recorded_elementwise(folder: Path, name: str, on: str, *, contiguous: bool =
         known = each.operator in _ELEMENTWISE and any(sizes)
         if known and ("vectorized_elementwise" in each.name) == contiguous:
             read = sum(prod(dims) * size for dims, size in zip(each.dims, sizes, strict=True))
-            rows.append((read + max(map(prod, each.dims)) * max(sizes), each.seconds))
-    nbytes, seconds = np.array(rows, float).T
+            most = max(map(prod, each.dims))
+            rows.append((most, read + most * max(sizes), each.seconds))
+    elements, nbytes, seconds = np.array(rows, float).T
     device = platform(on).require_device()
-    return study("elementwise", device, "bf16", {"nbytes": nbytes}, seconds, ("nbytes",), SOURCE)
+    columns = {"nbytes": nbytes} | ({} if contiguous else {"elements": elements})
+    family = "elementwise" if contiguous else "strided"
+    return study(family, device, "bf16", columns, seconds, ("nbytes",), SOURCE)

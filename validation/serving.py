@@ -25,26 +25,36 @@ _CLOSE = 1.03  # times the best up to which numbers of ranks count as equally go
 _target = partial(Target, NAME, source=SOURCE)
 
 
+PARTS = ("fitted", "held-out")  # of models, computed side by side
+
+
 def targets() -> Iterator[Target]:
     """Compute the figures of models that servers are fitted to, then of models held out."""
+    for part in PARTS:
+        yield from targets_of(part)
+
+
+def targets_of(part: str) -> Iterator[Target]:
+    """Compute the figures of models that servers are fitted to, or of models held out."""
     folder = os.environ.get("WEFT_DATA")
     if not folder:
         return
-    for part, models in (("fitted", SERVING.fitted), ("held out", SERVING.held_out)):
-        rows, fitted = served_rows(Path(folder), models), part == "fitted"
-        for row in track(rows, f"serving, models {part}"):
-            predicted(row)  # kept for all tables below
-        single: dict[str, list[ServedRow]] = defaultdict(list)
-        for row in rows:
-            single[f"{row.model.split('/')[1]} by {row.server}"].append(row)
-            single[f"{part}: {row.kind} models"].append(row)
-            single[f"{part}: {row.server}"].append(row)
-        for what, mine in single.items():
-            yield from _errors(what, mine, fitted=fitted)
-        limits = (-1.0,) * 3 if fitted else (20.0, 10.0, -1.0)
-        yield from _errors(f"models {part}", rows, limits=limits, fitted=fitted)
-        yield _chosen(f"models {part}", rows, allowed=-1.0 if fitted else 15.0, fitted=fitted)
-        yield from _apart(f"{part}, disaggregated", Path(folder), models, fitted=fitted)
+    fitted, what = part == "fitted", part.replace("-", " ")
+    models = SERVING.fitted if fitted else SERVING.held_out
+    rows = served_rows(Path(folder), models)
+    for row in track(rows, f"serving, models {what}"):
+        predicted(row)  # kept for all tables below
+    single: dict[str, list[ServedRow]] = defaultdict(list)
+    for row in rows:
+        single[f"{row.model.split('/')[1]} by {row.server}"].append(row)
+        single[f"{what}: {row.kind} models"].append(row)
+        single[f"{what}: {row.server}"].append(row)
+    for name, mine in single.items():
+        yield from _errors(name, mine, fitted=fitted)
+    limits = (-1.0,) * 3 if fitted else (20.0, 10.0, -1.0)
+    yield from _errors(f"models {what}", rows, limits=limits, fitted=fitted)
+    yield _chosen(f"models {what}", rows, allowed=-1.0 if fitted else 15.0, fitted=fitted)
+    yield from _apart(f"{what}, disaggregated", Path(folder), models, fitted=fitted)
 
 
 def _apart(what: str, folder: Path, models: tuple[str, ...], *, fitted: bool) -> Iterator[Target]:

@@ -225,7 +225,8 @@ SERVING = Split(
     "passes, and with overheads as they are (77 rows); a fourth time with the new cost model of "
     "decoding (all rows), a fifth after experts on ranks of their own were priced by "
     "disaggregated servers of DeepSeek-V3 and rows of 2025 without a version were taken as of "
-    "vLLM 0.11. Qwen3.5 and GLM-5 have attention that weft does not generate",
+    "vLLM 0.11, a sixth after rows of InferenceMAX got the admission of newer versions, which rows "
+    "of gpt-oss-120b decided. Qwen3.5 and GLM-5 have attention that weft does not generate",
 )
 
 KERNEL_SWEEPS = Split(

@@ -63,7 +63,7 @@ class MeasuredStep:
 
 
 def fsdp_steps(folder: Path) -> Iterator[MeasuredStep]:
-    """FSDP steps of llm-foundry in bf16; the rows in fp8 are left out: their recipe is not told."""
+    """FSDP steps of llm-foundry in bf16; the rows in fp8 are left out: their scheme is not told."""
     with (folder / STEPS_FSDP.folder).open() as file:
         for row in csv.DictReader(file):
             if "fp8" in row["precision"]:

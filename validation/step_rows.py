@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Literal, ParamSpec
 import numpy as np
 
 from validation.target import Target
+from weft.planner.job_prediction import predict_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from weft.hardware import Platform
+    from weft.models.job import Job
     from weft.planner.predict import Prediction
 
 
@@ -49,6 +52,12 @@ class StepRow:
 
 
 P = ParamSpec("P")
+
+
+@cache
+def predicted_job(job: Job, machine: Platform) -> Prediction:
+    """Predict a job, equal ones of several submitters, releases or containers once."""
+    return predict_job(job, machine, anyway=True)
 
 
 def kept(rows: Callable[P, Iterable[StepRow]]) -> Callable[P, tuple[StepRow, ...]]:

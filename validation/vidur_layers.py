@@ -9,7 +9,7 @@ from validation.other_tables import VIDUR
 from validation.splits import VIDUR_LAYERS
 from weft.hardware import Device, platform
 
-DTYPE = "bf16"  # as wide as fp16, and the dtype by which laws of half precision are known
+DTYPE = "bf16"  # as wide as fp16, and the dtype by which coefficients of half precision are known
 
 
 def layer_studies(folder: Path, tables: tuple[str, ...] = VIDUR_LAYERS.fitted) -> list[Study]:

@@ -109,6 +109,10 @@ class RunTimeoutError(RunError, TimeoutError):
         __new__ = TimeoutError.__new__
 
 
+class SharedMemoryError(RunError):
+    """There is not enough shared memory."""
+
+
 class StaleWeightsError(RunError):
     """A receiver's tensors are not those that a weight update starts from."""
 

@@ -96,7 +96,7 @@ def test_other_families_are_priced_as_before(tmp_path):
     assert one.seconds == other.seconds
 
 
-def test_far_from_all_points_the_law_counts_alone(tmp_path):
+def test_far_from_all_points_the_formula_counts_alone(tmp_path):
     device = with_sweep(H200, [measured(tmp_path / "sweep.csv", "gemm")]).require_device()
     (fit,) = device.fits
     assert isinstance(fit.points, PointCorrection)

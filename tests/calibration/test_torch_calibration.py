@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.calibration.torch_calibration import TorchFound, fitted_laws, is_current, rising  # noqa: E402
+from weft.calibration.torch_calibration import TorchFound, fitted_op_models, is_current, rising  # noqa: E402
 from weft.calibration.torch_collective_times import SIZES, WRAPPED  # noqa: E402
 from weft.calibration.torch_host_overhead import (  # noqa: E402
     PHASES,
@@ -37,33 +37,33 @@ def _found() -> TorchFound:
         for library in ("gloo", "weft")
         for count, nbytes in WRAPPED
     }
-    laws, host = fitted_laws(every, times, 1), TorchHost(1e-6, 2e-6, 3e-6)
+    op_models, host = fitted_op_models(every, times, 1), TorchHost(1e-6, 2e-6, 3e-6)
     lookups = {"torch": Lookups(start=2e-5, lookup=3e-9, leaf=4e-8, error=0.05)}
-    return TorchFound(laws, host, curves, wrapped, lookups)
+    return TorchFound(op_models, host, curves, wrapped, lookups)
 
 
-def test_a_law_finds_the_terms_that_made_its_times():
+def test_a_fit_finds_the_terms_that_made_its_times():
     every = [each for each in samples() if each.family == "gemm"]
     sides = [[each.columns[key] for key in "mnk"] for each in every]
     times = [OpTime(1e-5 + 2e-11 * m * n * k + 3e-10 * m * n, 0.0) for m, n, k in sides]
-    (law,) = fitted_laws(every, times, 1)
-    assert law.terms["flop"] == pytest.approx(1e-11, rel=0.01)
-    assert law.terms["result"] == pytest.approx(3e-10, rel=0.02)
-    assert law.error < 1e-3
-    assert law.low <= 1 <= law.high
+    (model,) = fitted_op_models(every, times, 1)
+    assert model.terms["flop"] == pytest.approx(1e-11, rel=0.01)
+    assert model.terms["result"] == pytest.approx(3e-10, rel=0.02)
+    assert model.error < 1e-3
+    assert model.low <= 1 <= model.high
 
 
-def test_the_error_of_a_law_is_that_of_ops_it_was_not_shown():
+def test_the_error_of_a_cost_model_is_that_of_ops_it_was_not_shown():
     every = [each for each in samples() if each.family == "elementwise"]
     drawn = np.random.default_rng(0)
     noise = np.exp(0.3 * drawn.standard_normal(len(every)))
     times = [
         OpTime(1e-10 * s.columns["nbytes"] * x, 0.0) for s, x in zip(every, noise, strict=True)
     ]
-    (law,) = fitted_laws(every, times, 1)
-    assert 0.1 < law.error < 0.5
-    assert law.low < 0.9
-    assert law.high > 1.1
+    (model,) = fitted_op_models(every, times, 1)
+    assert 0.1 < model.error < 0.5
+    assert model.low < 0.9
+    assert model.high > 1.1
 
 
 def test_what_was_found_survives_its_file():
@@ -71,7 +71,7 @@ def test_what_was_found_survives_its_file():
     again = platform_from_table(tomllib.loads(found.to_toml()), "here.toml")
     assert again.torch == found.torch
     assert again.libraries == found.libraries
-    assert again.require_device().laws == found.require_device().laws
+    assert again.require_device().op_models == found.require_device().op_models
     assert again.require_device().lookups == found.require_device().lookups
     sources = [key for key in again.sources if key.startswith("device.lookups.torch")]
     assert len(sources) == len(fields(Lookups))
@@ -107,7 +107,9 @@ def test_a_hill_on_the_way_is_not_the_library():
     assert rising([(1, 2.0), (2, 9.0), (4, 3.0)]) == [(1, 2.0), (2, 3.0), (4, 3.0)]
 
 
-@pytest.mark.parametrize("what", ["old", "of another torch", "without torch", "without laws"])
+@pytest.mark.parametrize(
+    "what", ["old", "of another torch", "without torch", "without cost models"]
+)
 def test_a_calibration_goes_stale(what):
     found = _found().put_into(platform("cpu"), "a test")
     assert found.torch is not None
@@ -117,6 +119,6 @@ def test_a_calibration_goes_stale(what):
         found = replace(found, torch=TorchHost(version="1.0"))
     if what == "without torch":
         found = replace(found, torch=None)
-    if what == "without laws":
-        found = replace(found, device=replace(found.require_device(), laws=()))
+    if what == "without cost models":
+        found = replace(found, device=replace(found.require_device(), op_models=()))
     assert not is_current(found, 1e6 if what == "old" else 60.0)

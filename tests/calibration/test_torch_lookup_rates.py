@@ -1,4 +1,4 @@
-"""Lookups measured on this machine: what is measured, and what laws are made of it."""
+"""Lookups measured on this machine: what is measured, and which cost models follow from it."""
 
 from dataclasses import replace
 
@@ -50,13 +50,15 @@ def test_cases_are_of_every_kind():
 
 
 def test_lookups_that_took_half_as_long_again_are_priced_so():
-    law = Lookups(start=1e-6, lookup=2e-8, memory_byte=1e-10)
+    coefficients = Lookups(start=1e-6, lookup=2e-8, memory_byte=1e-10)
     here = platform("cpu")
-    device = replace(here.require_device(), lookups={"weft": law, "weft_backward": law})
+    device = replace(
+        here.require_device(), lookups={"weft": coefficients, "weft_backward": coefficients}
+    )
     given = [LookupCase(Table("t", rows, 64, 20, 1.05), 256) for rows in (1000, 100_000)]
     columns = columns_of(given)
     taken = {
-        name: 1.5 * core_seconds(columns, ITEM, law, backward=name.endswith("_backward"))
+        name: 1.5 * core_seconds(columns, ITEM, coefficients, backward=name.endswith("_backward"))
         for name in device.lookups
     }
     found: Measured = [

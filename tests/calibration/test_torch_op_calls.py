@@ -94,7 +94,7 @@ def _parameters():
     return Built(GPT2).parameters()
 
 
-def test_lookups_draw_their_rows_below_the_table_and_by_its_law():
+def test_lookups_draw_their_rows_below_the_table_and_by_its_distribution():
     rows = TensorSpec((10_000,), (1,), "int64", 50, 1.05).make(np.random.default_rng(0))
     counts = np.bincount(rows.numpy(), minlength=50)
     assert counts.sum() == 10_000

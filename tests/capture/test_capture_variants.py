@@ -656,3 +656,24 @@ def test_gradients_that_are_kept_are_there_in_the_forward_pass():
     assert kept.gradients == pytest.approx(kept.weights, rel=0.1)
     assert kept.total > freed.total
     assert kept.total == pytest.approx(later.total, rel=0.02)
+
+
+STRIDED = {
+    "a transposed clone": (lambda x: x.t().contiguous(), True),
+    "a sum with the transposed tensor": (lambda x: x + x.t(), True),
+    "a row for all rows": (lambda x: x * x[:1], True),
+    "two tensors of one layout": (lambda x: x + x.relu(), False),
+    "both operands transposed": (lambda x: x.t() + x.t(), False),
+    "a scalar": (lambda x: x * 2, False),
+    "another dtype": (lambda x: x.bfloat16(), False),
+}
+
+
+@pytest.mark.parametrize("kind", STRIDED)
+def test_kernels_that_compute_where_elements_lie_are_priced_as_such(kind):
+    run, strided = STRIDED[kind]
+
+    def step():
+        run(torch.empty(256, 256))
+
+    assert ("strided" in families(capture(lambda: step))) is strided

@@ -147,3 +147,24 @@ def test_files_of_different_jobs_are_named_before_the_numbers(tmp_path, capsys):
     assert main(["analyze", *map(str, paths)]) == 0
     text = capsys.readouterr().out
     assert "2 files of 2 different jobs" in text.partition("Do first")[0]
+
+
+def test_each_of_several_jobs_has_its_own_line_and_advice(tmp_path, capsys):
+    paths = [
+        written(tmp_path / "a.json", exposed_steps(), rank=0, world_size=2),
+        written(tmp_path / "b.json", exposed_steps(compute=500.0), rank=0, world_size=8),
+    ]
+    assert main(["analyze", *map(str, paths), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    alone = []
+    for path in paths:
+        assert main(["analyze", str(path), "--json"]) == 0
+        alone.append(json.loads(capsys.readouterr().out))
+    assert found["step_time"] is None
+    assert [each["name"] for each in found["jobs"]] == ["a", "b"]
+    for each, own in zip(found["jobs"], alone, strict=True):
+        assert (each["step_time"], each["advice"]) == (own["step_time"], own["advice"])
+    page = tmp_path / "jobs.html"
+    assert main(["analyze", *map(str, paths), "-o", str(page)]) == 0
+    assert "on rank" not in capsys.readouterr().out
+    assert "2 jobs" in page.read_text()

@@ -1,10 +1,14 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.benchmarks.test_planned import SMALL
 from weft.cli import main, tour_parts
+from weft.cost.ranges import calibration_noise
 from weft.errors import RunError
+from weft.hardware import platform
+from weft.hardware.measured import MeasuredNoise
 from weft.local_runs import contest
 from weft.planner.plan import Plan
 from weft.report.tour_report import Compared, tour_page
@@ -63,6 +67,14 @@ def test_a_busy_machine_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(tour_parts, "foreign_share", lambda _: 0.5)
     tour_parts.Tour(tmp_path).examine()
     assert "other processes use 50% of the cores" in capsys.readouterr().out
+
+
+def test_ranges_of_the_tour_know_how_busy_the_machine_is_now(tmp_path):
+    quiet = replace(platform("cpu"), noise=MeasuredNoise(foreign=0.01, spread=0.02, seconds=30.0))
+    busy = tour_parts.Tour(tmp_path, foreign=0.5).as_busy(quiet)
+    assert calibration_noise(busy.noise).factors[1] > 1.9
+    assert calibration_noise(quiet.noise).factors[1] < 1.1
+    assert tour_parts.Tour(tmp_path, foreign=0.005).as_busy(quiet) == quiet
 
 
 def test_a_folder_that_cannot_be_made_is_refused(capsys, tmp_path):

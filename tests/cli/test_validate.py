@@ -57,6 +57,28 @@ def test_a_page_is_written(toy, tmp_path, capsys):
     assert f"wrote {file}" in capsys.readouterr().out
 
 
+def test_a_page_keeps_the_sections_of_groups_that_were_not_computed(monkeypatch, tmp_path):
+    shown = {"toy": GOOD, "yoyo": BAD}
+    monkeypatch.setattr(validation, "group_names", lambda: ("toy", "yoyo"))
+    monkeypatch.setattr(
+        validation,
+        "find_group",
+        lambda name: Group(
+            name, "Is it so?", SimpleNamespace(targets=lambda: iter((shown[name],)))
+        ),
+    )
+    page = tmp_path / "accuracy.md"
+    for name in ("yoyo", "toy", "yoyo"):
+        main(["validate", name, "-o", str(page)])
+    text = page.read_text()
+    assert text.count("# How far off is weft?") == 1
+    assert text.index("## toy") < text.index("## yoyo")
+    assert text.count("| met & &lt;shown> |") == text.count("| missed |") == 1
+    shown["yoyo"] = GOOD
+    main(["validate", "yoyo", "-o", str(page)])
+    assert page.read_text().count("| met & &lt;shown> |") == 2
+
+
 def test_rows_are_written(toy, tmp_path):
     toy(GOOD)
     file = tmp_path / "figures.csv"

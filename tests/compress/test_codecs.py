@@ -221,3 +221,19 @@ def test_sizes_of_blocks_that_do_not_add_up_are_invalid(at):
     seal(frame, 1, 1, 0, values.nbytes, len(frame) - HEAD, 2)
     with pytest.raises(CodecError, match="content is invalid"):
         codec.decode(frame, np.empty(values.nbytes, np.uint8))
+
+
+@pytest.mark.parametrize("name", ["zfp", "zfp:8", "pack", "int8", "blosc2:zstd"])
+@pytest.mark.parametrize("nbytes", [1, 6, 4097])
+def test_a_chunk_that_ends_inside_a_value_comes_back(name, nbytes):
+    codec, chunk = codec_of(name, "float32"), np.arange(nbytes, dtype=np.uint8)
+    chunk[: nbytes // 4 * 4].view(np.float32)[:] = 1.0
+    frame, back = np.empty(codec.room(nbytes), np.uint8), np.empty_like(chunk)
+    size = codec.encode(chunk, frame)
+    codec.decode(frame[:size], back)
+    assert (back == chunk).all()
+
+
+def test_a_lossy_delta_of_parts_of_values_is_refused():
+    with pytest.raises(SizeError, match="6 bytes are no whole values"):
+        Delta("delta+int8", "float32", 6)

@@ -5,10 +5,12 @@ import pytest
 
 from weft.cost.moe import moe_seconds, routing
 from weft.hardware import platform
-from weft.hardware.dtypes import RECIPES
+from weft.hardware.dtypes import SCHEMES
 from weft.hardware.kernel_fits import device_fits
 
-LAW = {fit.dtype: fit.law for fit in device_fits("h100").fits if fit.family == "moe"}["bf16"]
+COEFFICIENTS = {
+    fit.dtype: fit.coefficients for fit in device_fits("h100").fits if fit.family == "moe"
+}["bf16"]
 
 
 def layer(tokens, **given):
@@ -19,11 +21,11 @@ def layer(tokens, **given):
 
 def seconds(tokens, **given):
     device = platform("h100-8").require_device()
-    return float(moe_seconds(layer(tokens, **given), device, RECIPES["bf16"], LAW)[0])
+    return float(moe_seconds(layer(tokens, **given), device, SCHEMES["bf16"], COEFFICIENTS)[0])
 
 
 def active(tokens, **given):
-    return float(routing(layer(tokens, **given), LAW)[1][0])
+    return float(routing(layer(tokens, **given), COEFFICIENTS)[1][0])
 
 
 @pytest.mark.parametrize(("tokens", "experts"), [(1, 8), (4, 32), (16, 128), (64, 128)])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.opaque import opaque
-from weft.cost.nccl import law_seconds, library_price, links_of, on_curve, own_seconds
+from weft.cost.nccl import fitted_seconds, library_price, links_of, on_curve, own_seconds
 from weft.errors import PlatformError, UnknownNameError, UsageError
 from weft.hardware import Level, platform
 from weft.hardware.libraries import Fit, library, library_devices
@@ -131,8 +131,8 @@ def test_the_switch_is_left_aside_where_not_all_ranks_take_part():
     fit = library_price(platform("h100-8"), "all_reduce", 1 << 29).fit
     assert isinstance(fit, Fit)
     outside = replace(fit, in_switch=())
-    assert law_seconds(fit, 4, 1 << 29) == law_seconds(outside, 4, 1 << 29)
-    assert law_seconds(fit, 8, 1 << 29) < law_seconds(outside, 8, 1 << 29)
+    assert fitted_seconds(fit, 4, 1 << 29) == fitted_seconds(outside, 4, 1 << 29)
+    assert fitted_seconds(fit, 8, 1 << 29) < fitted_seconds(outside, 8, 1 << 29)
 
 
 def test_what_was_not_measured_is_marked():

@@ -19,7 +19,7 @@ from weft.hardware.libraries import algorithm_fit
 
 FIT = algorithm_fit("nccl")
 assert FIT is not None
-LAW = FIT.law
+COEFFICIENTS = FIT.coefficients
 NIC, NVLINK = 50e9, 370e9
 GIB = 1 << 30
 kinds = st.sampled_from((*RINGS, *MESSAGES))
@@ -31,13 +31,13 @@ def network(nodes, gpus, nic=NIC):
 
 
 def seconds(nodes, gpus, kind, nbytes, nic=NIC):
-    return algorithm_seconds(network(nodes, gpus, nic), kind, nbytes, LAW)
+    return algorithm_seconds(network(nodes, gpus, nic), kind, nbytes, COEFFICIENTS)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 6])
 def test_rails_add_up_until_the_node_is_full(gpus):
     bus = 16 * GIB * (4 * gpus - 1) / (4 * gpus) / seconds(4, gpus, "all_gather", 16 * GIB)
-    assert bus == pytest.approx(gpus * LAW["share"] * NIC, rel=0.01)
+    assert bus == pytest.approx(gpus * COEFFICIENTS["share"] * NIC, rel=0.01)
 
 
 def test_a_full_node_is_bounded_by_its_own_links():
@@ -75,8 +75,8 @@ def test_channels_to_a_peer_fall_with_the_number_of_nodes():
 
 
 def test_a_message_has_a_start():
-    assert seconds(2, 8, "send", 1) >= LAW["message"]
-    assert seconds(1, 8, "send", 1) >= LAW["local"]
+    assert seconds(2, 8, "send", 1) >= COEFFICIENTS["message"]
+    assert seconds(1, 8, "send", 1) >= COEFFICIENTS["local"]
 
 
 def test_a_large_message_inside_a_node_gets_more_channels():
@@ -129,7 +129,7 @@ def test_the_slowest_of_outer_levels_is_the_nic():
     assert network_of(around, "all_gather").nodes == 12
 
 
-def test_the_law_is_within_six_percent_of_what_was_held_out():
+def test_the_model_is_within_six_percent_of_what_was_held_out():
     assert FIT is not None
     held_out = FIT.held_out
     assert {*held_out} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"}

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from weft.cost import gemm_grid, kernel_flow, price, price_columns
 from weft.cost.families import FAMILIES
-from weft.cost.recipes import achieved_share, rated_flops
+from weft.cost.peak_rates import achieved_share, rated_flops
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform, platform_names
-from weft.hardware.dtypes import item_bytes, known_dtype, recipe_of
+from weft.hardware.dtypes import item_bytes, known_dtype, scheme_of
 from weft.hardware.kernel_fits import FOLDER, device_fits, fitted_devices
+from weft.hardware.measured import OpCostModel
 from weft.schedule import Cost
 
 H100 = platform("h100-8").require_device()
@@ -31,6 +32,7 @@ SHAPES = {
     "softmax-backward": (4096, 4096),
     "norm": (4096, 4096),
     "norm-backward": (4096, 4096),
+    "strided": (1 << 26, 1 << 28),
 }
 COSTS = [Cost(family, shape, "bf16") for family, shape in SHAPES.items()]
 COSTS += [Cost(family, (), "bf16", nbytes=1 << 28) for family in FAMILIES if family not in SHAPES]
@@ -50,6 +52,30 @@ def test_every_family_has_a_price_on_every_machine(machine, cost):
 def test_moving_more_takes_longer(cost):
     larger = replace(cost, shape=tuple(2 * side for side in cost.shape), nbytes=2 * cost.nbytes)
     assert price(larger, H100).seconds > price(cost, H100).seconds
+
+
+@pytest.mark.parametrize("machine", ["h100-8", "mi300x-8"])
+def test_a_permuted_copy_is_bound_by_its_elements_and_never_faster_than_a_plain_one(machine):
+    device = platform(machine).require_device()
+    nbytes = 1 << 26
+    plain = price(Cost("copy", (), "bf16", nbytes=nbytes), device).seconds
+    wide, narrow = (
+        price(Cost("strided", (elements,), "bf16", nbytes=nbytes), device).seconds
+        for elements in (nbytes // 64, nbytes // 4)
+    )
+    assert wide == plain
+    assert narrow > 1.5 * plain
+
+
+def test_a_strided_op_of_a_core_has_the_price_that_was_measured_of_contiguous_ones():
+    core = platform("h100-8").require_device()
+    terms = {"call": 1e-6, "byte": 1e-10}
+    core = replace(core, op_models=(OpCostModel("elementwise", 1, terms, 100, 0.05, 0.9, 1.1),))
+    strided, plain = (
+        price(Cost(family, shape, "fp32", nbytes=1 << 20), core).seconds
+        for family, shape in (("strided", (1 << 18,)), ("elementwise", ()))
+    )
+    assert strided == plain
 
 
 def test_a_kernel_whose_seconds_are_known_takes_them():
@@ -99,7 +125,7 @@ def test_a_device_that_was_measured_has_a_narrower_price_than_one_with_a_datashe
     assert own.high / own.low < stranger.high / stranger.low
 
 
-def test_a_sibling_is_priced_by_the_laws_of_its_kin_and_its_own_memory():
+def test_a_sibling_is_priced_by_the_coefficients_of_its_kin_and_its_own_memory():
     h200 = platform("h200-8").require_device()
     found = price(Cost("gemm", (1, 8192, 8192), "bf16"), h200)
     assert found.model == "fitted on h100, scaled by the datasheet"
@@ -158,7 +184,7 @@ def test_dtypes_go_by_many_names():
         "fp16",
         "fp8_block",
     ]
-    assert (item_bytes("int64"), item_bytes("bfloat16"), recipe_of("int64").output) == (8, 2, 8)
+    assert (item_bytes("int64"), item_bytes("bfloat16"), scheme_of("int64").output) == (8, 2, 8)
     assert (item_bytes("torch.complex128"), item_bytes("float8_e5m2fnuz")) == (16, 1)
 
 
@@ -193,7 +219,7 @@ def attention(name, device, implementation="", **more):
     return price_columns(name, columns, machine, "bf16", implementation)
 
 
-def test_libraries_of_attention_have_laws_of_their_own():
+def test_libraries_of_attention_have_coefficients_of_their_own():
     took = {name: attention("attention-backward", "h100-8", name) for name in LIBRARIES}
     seconds = {name: float(each.seconds[0]) for name, each in took.items()}
     # Dao-AILab/flash-attention pull request 1791: 4.79 and 2.59 ms, not fitted to

@@ -371,6 +371,19 @@ def test_a_file_of_an_earlier_version_keeps_its_noise():
     assert "calm" not in machine.to_table()
 
 
+def test_a_file_of_an_earlier_version_keeps_its_cost_models():
+    op = {"family": "gemm", "threads": 1, "terms": {"call": 1e-6}, "rows": 9, "error": 0.1}
+    op |= {"low": 0.9, "high": 1.2}
+    errors = {"rows": 9, "formula": 0.1, "within_20": 0.9}
+    kernel = {"family": "norm", "dtype": "bf16", "law": {"launch": 2e-6}, "low": 0.9, "high": 1.2}
+    kernel |= {"source": "a sweep", "errors": errors}
+    table = platform("cpu").to_table()
+    table["device"] |= {"laws": [op], "fits": [kernel]}
+    device = platform_from_table(table, "here.toml").require_device()
+    assert device.op_models[0].terms == {"call": 1e-6}
+    assert device.fits[0].coefficients == {"launch": 2e-6}
+
+
 # -- devices like others
 
 

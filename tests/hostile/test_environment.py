@@ -27,6 +27,8 @@ def total(world):
     x = np.full(1000, world.rank + 1.0)
     for _ in range(3):
         world.all_reduce(x)
+    for size in eval(sys.argv[2]):
+        world.all_reduce(np.ones(size, np.uint8))
     return float(x[0])
 
 if __name__ == "__main__":
@@ -47,11 +49,11 @@ def weft_of(arguments, *, python=(), cwd=None, **environment):
     )
 
 
-def ranks(tmp_path, *, prefix=(), timeout=30, **environment):
+def ranks(tmp_path, *, prefix=(), timeout=30, sizes="()", **environment):
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
-    command = [*prefix, sys.executable, str(script), str(timeout)]
+    command = [*prefix, sys.executable, str(script), str(timeout), sizes]
     return subprocess.run(
         command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=110, check=False
     )
@@ -153,6 +155,21 @@ def test_shared_memory_that_cannot_be_had_is_an_error_that_says_so(tmp_path, opt
     assert done.returncode == 1
     assert told in done.stderr
     assert "/dev/shm" in done.stderr
+
+
+@needs_mounts
+@pytest.mark.multiprocess
+def test_calls_of_many_sizes_fit_a_small_shared_memory(tmp_path):
+    mount = 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    done = ranks(tmp_path, prefix=prefix, sizes="range(1 << 20, (1 << 20) + 640, 64)")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.multiprocess
+def test_ranks_meet_where_addresses_are_limited(tmp_path):
+    done = ranks(tmp_path, prefix=["sh", "-c", 'ulimit -v 8000000 && exec "$@"', "sh"])
+    assert done.returncode == 0, done.stderr
 
 
 JUMPING = """

@@ -73,6 +73,38 @@ def test_a_resharding_is_used_again_with_the_callers_output():
     assert on_ranks(used_again, 4) == [[True] * 3] * 4
 
 
+def into_its_own_input():
+    """Ranks swap their shards in place: each writes what the other still reads."""
+    rank, count = dist.get_rank(), 1 << 18
+    ends: list[Any] = [([ranks], [Replicate(), Shard(0)]) for ranks in ([0, 1], [1, 0])]
+    resharding = weft.torch.Resharding((2 * count,), torch.float32, *ends)
+    found = []
+    for _ in range(3):
+        x = torch.full((count,), float(rank))
+        resharding(x, x)
+        found.append(bool((x == 1 - rank).all()))
+    resharding.close()
+    return found
+
+
+@pytest.mark.parametrize("hosts", few({"one": ("a", "a"), "two": ("a", "b")}, "one"))
+def test_the_output_may_be_the_input(hosts):
+    assert on_hosts(into_its_own_input, hosts) == [[True] * 3] * 2
+
+
+def conjugated():
+    rank = dist.get_rank()
+    x = torch.full((4, 2), complex(rank, 1)).conj()
+    ends = ([0, 1], [Shard(0)]), ([0, 1], [Shard(-1)])
+    out = weft.torch.reshard(x, (8, 2), x.dtype, *ends)
+    assert out is not None
+    return out.flatten().tolist()
+
+
+def test_lazily_conjugated_shards_and_negative_dimensions_are_resharded():
+    assert on_ranks(conjugated, 2) == [[0 - 1j] * 4 + [1 - 1j] * 4] * 2
+
+
 def refused():
     texts = []
     placements: Any

@@ -113,6 +113,69 @@ def test_a_receiver_that_missed_an_update_gets_all_values():
     assert received == [[True, True, True, 4]] * 2
 
 
+def all_forget():
+    """The only receiver forgets: nobody can use what changed, so that is never sent."""
+    rank, want, seen = dist.get_rank(), model(1), []
+    held = model(2)
+    sender = weft.torch.WeightSender(want) if rank == 0 else None
+    receiver = None if sender else weft.torch.WeightReceiver(held)
+    for seed in range(4):
+        change(want, seed)
+        if sender is not None:
+            sender.publish()
+            continue
+        assert receiver is not None
+        if seed % 2:
+            receiver.forget()
+        receiver.stage()
+        receiver.switch()
+        seen.append(same_bytes(want, held))
+    return seen
+
+
+def test_an_update_that_no_receiver_can_use_is_sent_whole_with_the_values_of_now():
+    assert on_ranks(all_forget, 2)[1] == [True] * 4
+
+
+def views_of_one():
+    """Tensors inside of another one change with it."""
+    rank, x, seen = dist.get_rank(), torch.zeros(1000), []
+    tensors = {"first": x[:100], "all": x, "inside": x[50:150], "again": x}
+    end = weft.torch.WeightSender(tensors) if rank == 0 else weft.torch.WeightReceiver(tensors)
+    for value in (1.0, 2.0, 3.0):
+        if isinstance(end, weft.torch.WeightSender):
+            x[60] = value
+            end.publish()
+        else:
+            end.stage()
+            end.switch()
+        seen.append(float(x[60]))
+    return seen
+
+
+def test_views_of_a_tensor_are_updated_once():
+    assert on_ranks(views_of_one, 2) == [[1.0, 2.0, 3.0]] * 2
+
+
+def unusable_tensors():
+    x = torch.zeros(8, dtype=torch.complex64)
+    halves = {"low": x[:5], "high": x[3:]}
+    try:
+        if dist.get_rank() == 0:
+            weft.torch.WeightSender({"x": x.conj()})
+        else:
+            weft.torch.WeightReceiver(halves)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_tensors_that_overlap_in_part_or_are_conjugated_are_refused():
+    conjugated, overlap = on_ranks(unusable_tensors, 2)
+    assert "'x' lazily conjugated" in conjugated
+    assert "'low' and 'high' share" in overlap
+
+
 def changed_after_staging():
     rank, want = dist.get_rank(), model(1)
     if rank == 0:

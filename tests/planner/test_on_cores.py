@@ -7,7 +7,7 @@ import pytest
 from weft.errors import UnknownNameError
 from weft.hardware import platform
 from weft.hardware.curves import Errors, Fit, Library
-from weft.hardware.measured import Ddp, OpLaw, TorchHost
+from weft.hardware.measured import Ddp, OpCostModel, TorchHost
 from weft.models.named import generate
 from weft.planner.on_cores import on_cores
 from weft.planner.planning import plan
@@ -20,8 +20,8 @@ from weft.step import Collective, Op, RankStep, StepGraph
 def _here():
     """Make a machine of two cores that was measured with Gloo and torch."""
     plain = platform("cpu")
-    laws = tuple(
-        OpLaw(family, 1, {"call": 1e-5}, 9, 0.1, 0.9, 1.1)
+    op_models = tuple(
+        OpCostModel(family, 1, {"call": 1e-5}, 9, 0.1, 0.9, 1.1)
         for family in ("gemm", "copy", "elementwise", "optimizer")
     )
     errors = Errors(2, 0.0, 0.0, 1.0)
@@ -29,7 +29,7 @@ def _here():
     gloo = Library("gloo", "here", "measured", "a test", "here", 1, 1 << 20, (fit,))
     return replace(
         plain,
-        device=replace(plain.require_device(), laws=laws),
+        device=replace(plain.require_device(), op_models=op_models),
         libraries=(gloo,),
         torch=TorchHost(2e-6, 3e-6, 4e-6),
     ).resized(2)

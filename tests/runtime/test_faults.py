@@ -18,6 +18,7 @@ from weft.errors import (
     RunError,
     RunTimeoutError,
     ScheduleError,
+    SharedMemoryError,
     UnknownNameError,
 )
 from weft.runtime import prepare, run, spawn
@@ -259,7 +260,7 @@ WRONG = {
     "queue": (stream(Signal(Flag(SELF, 0)), queue="tape0"), ScheduleError, "queue 'tape0'"),
     "large": (
         stream(buffers=(Buffer("in", 1 << 45),)),
-        RunError,
+        SharedMemoryError,
         "cannot allocate 32 TiB of a rank's",
     ),
     "hosts": (
@@ -319,8 +320,8 @@ def test_memory_that_one_rank_does_not_get_is_an_error_on_all():
     first, second = spawn(run_out_of_memory, 2, timeout=30)
     reason = first[1].split(": ", 1)[1]
     assert reason.endswith(" bytes of shared memory: No space left on device.")
-    assert first == ("RunError", f"rank 1 failed at memory for big: {reason}")
-    assert second == ("RunError", reason)
+    assert first == ("SharedMemoryError", f"rank 1 failed at memory for big: {reason}")
+    assert second == ("SharedMemoryError", reason)
 
 
 def decode_garbage(world):

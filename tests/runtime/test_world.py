@@ -220,6 +220,37 @@ def test_some_ranks_may_be_a_world_of_their_own():
     assert spawn(grouped, 4, timeout=30) == [(2, True), (6, False), (6, False), (4, True)]
 
 
+def in_and_out_share_memory(world):
+    """Each rank's input lies in its output, at another rank's part."""
+    n, size, wrong = world.num_ranks, 1 << 17, []
+    start = (world.rank + 1) % n * size
+    other = slice(start, start + size)
+    sent = np.repeat(np.arange(n) + 10 * world.rank, size).astype(np.float32)
+    came = np.repeat(10 * np.arange(n) + world.rank, size)
+    for call in range(3):
+        out = np.zeros(n * size, np.float32)
+        out[other] = world.rank + 1
+        world.all_gather(out, out[other])
+        wrong += [] if (out == np.repeat(np.arange(n) + 1, size)).all() else [("gather", call)]
+        x = np.full(n * size, world.rank + 1, np.float32)
+        world.reduce_scatter(x[other], x)
+        wrong += [] if (x[other] == n * (n + 1) / 2).all() else [("scatter", call)]
+        x = sent.copy()
+        world.all_to_all(x, x)
+        wrong += [] if (x == came).all() else [("all_to_all", call)]
+        parts = np.split(sent.copy(), n)
+        world.exchange(parts, parts)
+        wrong += [] if (np.concatenate(parts) == came).all() else [("exchange", call)]
+        whole = sent.copy()
+        world.scatter(whole[other], whole if world.rank == 0 else None)
+        wrong += [] if (whole[other] == world.rank).all() else [("scattered", call)]
+    return wrong
+
+
+def test_an_input_may_lie_in_the_output():
+    assert spawn(in_and_out_share_memory, 3, timeout=30) == [[]] * 3
+
+
 def many_sizes(world):
     for size in range(300):
         x = np.ones(size, np.uint8)

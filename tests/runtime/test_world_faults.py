@@ -230,6 +230,69 @@ def test_what_cannot_be_computed_is_named():
         assert "'dma' all_gather works in place" in result[3][1]
 
 
+def not_numbers_of_here(world):
+    other_order = np.arange(4, dtype=np.dtype(np.float32).newbyteorder())
+    copy, objects = other_order.copy(), np.array([1, "a", None], object)
+    found = [
+        error_of(lambda: world.all_reduce(other_order))[:2],
+        error_of(lambda: world.all_reduce(np.ones(3), ""))[:2],
+        error_of(lambda: world.broadcast(objects))[:2],
+        error_of(lambda: world.send(objects, 1 - world.rank))[:2],
+        error_of(lambda: world.send(copy, 1 - world.rank, 1 << 63))[:2],
+    ]
+    world.broadcast(copy, np.int64(0))  # bytes are moved whatever their order
+    return found, copy.tolist(), world.empty(np.int64(3)).shape
+
+
+def test_arrays_of_another_byte_order_are_not_reduced_and_objects_not_sent():
+    for errors, copy, shape in spawn(not_numbers_of_here, 2, timeout=30):
+        kinds = [kind for kind, _ in errors]
+        assert kinds == ["UnknownNameError", "RunError", *["UsageError"] * 3]
+        assert "unknown dtype '" in errors[0][1]
+        assert "no reduction is called ''" in errors[1][1]
+        assert (copy, shape) == ([0, 1, 2, 3], (3,))
+
+
+def freed_in_part(world):
+    array = world.empty(1 << 16)
+    error = error_of(lambda: world.free(array[:10]))[0]
+    world.free(array)
+    return error
+
+
+def test_only_a_whole_array_is_freed():
+    assert spawn(freed_in_part, 2, timeout=30) == ["RunError"] * 2
+
+
+def other_groups(world):
+    """Rank 1 names other ranks than rank 0, then a rank that does not exist."""
+    begin = time.monotonic()
+    found = [
+        error_of(lambda: world.group([0, 1] if world.rank == 0 else [1])),
+        error_of(lambda: world.group([0, 1] if world.rank == 0 else [0, 7])),
+    ]
+    made = world.group([1, 0])
+    made.barrier()
+    return [kind for kind, *_ in found], time.monotonic() - begin < 25
+
+
+def test_ranks_that_name_different_groups_raise_at_once():
+    first, second = spawn(other_groups, 2, timeout=30)
+    assert first == (["DisagreeError", "RunError"], True)
+    assert second[0][1] == "UsageError"
+    assert second[1]
+
+
+def waited_for_twice(world):
+    job = world.all_reduce(np.ones(1 << 20, np.float32), async_op=True)
+    world.close()
+    return [error_of(job.wait)[0] for _ in range(2)]
+
+
+def test_a_failed_work_raises_whenever_it_is_waited_for():
+    assert spawn(waited_for_twice, 2, timeout=30) == [["RunError"] * 2] * 2
+
+
 def bind_wrongly(world):
     schedule = collective("all_gather", "pull", num_ranks=2, nbytes=200)
     good = {"in": np.ones(100, np.uint8), "out": np.ones(200, np.uint8)}
@@ -403,7 +466,7 @@ def no_room_on_one(world, what):
 @pytest.mark.parametrize("what", ["an array", "an exchange"])
 def test_a_rank_without_room_says_so_on_all_of_them(what):
     for kind, text, _, seconds, lent in spawn(no_room_on_one, 2, what, timeout=30):
-        assert kind == "RunError"
+        assert kind in ("RunError", "SharedMemoryError")
         assert "no space" in text
         assert seconds < 20
         assert lent == 0

@@ -11,6 +11,8 @@ from weft.schedule import (
     Broadcast,
     Buffer,
     Copy,
+    Decode,
+    Encode,
     Flag,
     Group,
     Index,
@@ -25,6 +27,7 @@ from weft.schedule import (
     Signal,
     Slice,
     Submit,
+    Swap,
     Term,
     Wait,
     flipped,
@@ -406,3 +409,43 @@ def test_ranks_that_are_alike_do_not_race_where_their_offsets_meet():
 )
 def test_a_rank_that_is_named_exists(command):
     refused(made(("copy0", [command])), BoundsError, "copy0@0 #0")
+
+
+def reduced(nbytes, dtype, op):
+    add = Reduce((own("in", 0, nbytes),), own("out", 0, nbytes), dtype, op)
+    return made(("stream0", [Launch(((add,),), units=1)]))
+
+
+def test_a_reduction_that_the_core_lacks_is_named_with_those_it_has():
+    check(reduced(8, "float32", "premul:0.5"))
+    with pytest.raises(
+        ScheduleError, match=r"'mean' for float32 \(expected one of sum, avg, .*max"
+    ):
+        check(reduced(8, "float32", "mean"))
+    with pytest.raises(ScheduleError, match="knows dtype 'float12'"):
+        check(reduced(8, "float12", "sum"))
+    with pytest.raises(BoundsError, match="6 bytes, expected a multiple of 4"):
+        check(reduced(6, "float32", "sum"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Broadcast(own("in", 0, 4), (own("out", 0, 4), own("in", 2, 4))),
+        Swap(own("in", 0, 4), own("in", 3, 4)),
+        Reduce((own("out", 0, 4), own("in", 0, 4)), own("in", 1, 4)),
+        Encode(own("in", 0, 1), own("in", 0, 8), "none", "float32"),
+        Decode(own("in", 0, 8), own("in", 4, 1), "none", "float32"),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_command_does_not_write_over_what_it_reads(command):
+    with pytest.raises(ScheduleError, match="writes bytes that it still reads"):
+        check(made(("stream0", [Launch(((command,),), units=1)])))
+
+
+def test_a_sum_may_be_written_to_one_of_its_sources_and_a_copy_anywhere():
+    add = Reduce((own("in"), own("out")), own("out"), "float32")
+    move = Copy(own("in", 0, 4), own("in", 2, 4))
+    check(made(("stream0", [Launch(((add,),), units=1)]), ("copy0", [])))
+    check(made(("copy0", [move])))

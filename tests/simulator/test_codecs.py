@@ -21,7 +21,9 @@ from tests.simulator.paper import (
     spans,
     without_costs,
 )
-from weft.cost.codec import codec_rates
+from weft.compress import CODECS
+from weft.cost.codec import codec_rates, is_priced
+from weft.errors import UnknownNameError
 from weft.hardware import Level
 from weft.schedule import (
     Copy,
@@ -72,11 +74,11 @@ def test_the_memory_of_a_codec_is_in_its_price():
 
 def test_only_copies_out_of_slots_are_shorter_by_the_ratio_of_their_codec():
     """Slots in x hold half of what they could; y has none, and so have commands other than Copy."""
-    pack = Encode(y(0), x(0), "half", "uint8")
+    pack = Encode(y(0), x(0), "bf16", "uint8")
     slot, plain = Copy(x(0, 10 * MB), y(1, 10 * MB)), Copy(y(0, 10 * MB), x(1, 10 * MB))
     add = Reduce((x(0, 10 * MB),), y(1, 10 * MB))
     packed = replace(
-        made(2, {0: (queue("nic0", pack, slot, plain, add),)}), ratios=(("half", 2.0),)
+        made(2, {0: (queue("nic0", pack, slot, plain, add),)}), ratios=(("bf16", 2.0),)
     )
     found = spans(packed, bare(Level("switch", 2, 10 * GB)))
     assert [lasted(found, 0, "nic0", n) for n in (1, 2, 3)] == close([500 * US, MOVING, MOVING])
@@ -111,8 +113,16 @@ def _rates(codec):
 def test_what_a_codec_saves_is_saved_in_memory_too():
     """Memory of 1 GB/s is what 10 MB wait for; half of them pass it once here and once there."""
     slow = replace(FREE, memory_rate=1 * GB)
-    pack, slot = Encode(y(0), x(0), "half", "uint8"), Copy(x(0, 10 * MB), y(1, 10 * MB))
+    pack, slot = Encode(y(0), x(0), "bf16", "uint8"), Copy(x(0, 10 * MB), y(1, 10 * MB))
     plain = made(2, {0: (queue("nic0", pack, slot),)})
     for ratio, seconds in ((1.0, 10_000 * US), (2.0, 5_000 * US)):
-        packed = replace(plain, ratios=(("half", ratio),))
+        packed = replace(plain, ratios=(("bf16", ratio),))
         assert lasted(spans(packed, machine(2, device=slow)), 0, "nic0", 1) == close(seconds)
+
+
+def test_every_codec_has_rates_and_one_without_is_an_error():
+    for name in CODECS:
+        assert is_priced(name) == (name != "none")
+    encode = Encode(x(0, MB), y(0, MB + 64), "snappy", "float32")
+    with pytest.raises(UnknownNameError, match=r"'snappy' has no rates.*known: pack, bf16"):
+        spans(made(1, {0: (queue("nic0", encode),)}), bare(Level("switch", 1, GB)))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import weft.torch
 from tests.torch.collective_cases import values
-from weft.errors import NotDoneError, UsageError
+from weft.errors import NotDoneError, RunError, UsageError
 from weft.torch.backend import fast_path
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -269,6 +270,30 @@ def long_messages_arrive() -> None:
 
 
 @check
+def messages_arrive_while_their_ranks_are_in_collectives() -> None:
+    rank, long = dist.get_rank(), 1 << 18
+    given = [torch.full((long,), float(number)) for number in range(12)]
+    taken = [torch.zeros(long) for _ in given]
+    works: list[Any] = []
+    if rank == 0:  # more than there are slots, and nobody waits for them
+        works = [dist.isend(each, 1) for each in given]
+    elif rank == 1:
+        for each in taken:
+            dist.recv(each, 0)
+    dist.barrier()
+    if rank == 0:
+        dist.send(given[0], 1)  # which is in the barrier when it begins
+    elif rank == 1:
+        works = [dist.irecv(taken[1], 0)]
+    dist.barrier()
+    for work in works:
+        work.wait()
+    if rank == 1:
+        assert torch.equal(taken[1], given[0])
+        assert all(bool((x == n).all()) for n, x in enumerate(taken) if n != 1)
+
+
+@check
 def groups_of_any_ranks_work() -> None:
     size = dist.get_world_size()
     last = dist.new_group([size - 1, 0])
@@ -329,6 +354,16 @@ def tensors_lie_in_the_heap() -> None:
     model(torch.ones(1, 3)).sum().backward()
     assert model.weight.grad is not None
     assert torch.equal(model.weight.grad, torch.ones(2, 3))
+
+
+@check
+def tensors_of_the_heap_may_be_empty_and_are_freed_whole() -> None:
+    for shape in ((), 0, (0, 3), (2, 3)):
+        tensor = weft.torch.empty(shape)
+        if tensor.numel() > 1:
+            with pytest.raises(RunError):
+                weft.torch.free(tensor[:1])
+        weft.torch.free(tensor.t() if tensor.dim() == 2 else tensor)
 
 
 @check

@@ -1,5 +1,6 @@
 """The errors of all ranks when one disagrees, dies or does not come; and how groups end."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -282,3 +283,27 @@ def test_torchrun_starts_a_script_that_ends(tmp_path, end):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("6.0") == 2  # the two may print into each other
+
+
+def left_with_a_future():
+    """Rank 0 leaves in a finally clause, with a future of a collective that rank 1 never joins."""
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    group, x = dist.new_group(), torch.ones(100_000)
+    for asynchronous in (False, True):
+        work = dist.all_reduce(x, group=group, async_op=asynchronous)
+    work.wait()
+    if rank == 0:
+        with contextlib.suppress(ZeroDivisionError):
+            future = dist.all_reduce(x, group=group, async_op=True).get_future()
+            try:
+                raise ZeroDivisionError
+            finally:
+                dist.destroy_process_group(group)
+        store.set("left", "")
+        return future.done()
+    store.wait(["left"])
+    return True
+
+
+def test_a_rank_that_leaves_after_an_exception_does_not_wait_for_futures():
+    assert on_ranks(left_with_a_future, 2) == [True, True]

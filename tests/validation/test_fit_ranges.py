@@ -1,9 +1,19 @@
 """Terms of ranges are fitted to residuals so that they hold four of five of others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from validation.fit_ranges import common_share, fit_kernels, fit_stacks, fit_term, share_inside
+from validation.fit_ranges import (
+    FLOOR,
+    common_share,
+    fit_kernels,
+    fit_stacks,
+    fit_term,
+    share_inside,
+    table_term,
+)
 from validation.range_tables import RangeTable
 from validation.step_rows import StepRow, range_target
 
@@ -20,6 +30,19 @@ def test_a_term_holds_four_of_five_residuals_that_it_was_not_fitted_to():
     term = fit_term([_table(0.1)])
     assert term == pytest.approx(1.2816 * 0.1, rel=0.05)
     assert share_inside([_table(0.1, seed=1)], term) == pytest.approx(0.8, abs=0.02)
+
+
+def test_few_tables_have_a_wider_term_and_many_the_same():
+    few = [_table(0.1, part=str(n), seed=n) for n in range(2)]
+    many = [_table(0.1, 500, part=str(n), seed=n) for n in range(60)]
+    assert share_inside(few, table_term(few)) == pytest.approx(0.85, abs=0.01)
+    assert share_inside(many, table_term(many)) == pytest.approx(0.8 * 61 / 60, abs=0.01)
+
+
+def test_other_machines_with_nccl_are_never_known_better_than_the_floor():
+    known = replace(_table(0.01), group="collectives", name="nccl")
+    assert table_term([known]) == FLOOR["up"]
+    assert table_term([_table(0.01)]) < FLOOR["up"] / 2
 
 
 def test_a_range_that_is_wide_enough_needs_no_term():

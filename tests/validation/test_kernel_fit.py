@@ -1,4 +1,4 @@
-"""Laws are found again from times that they made, and what is held back is not shown."""
+"""Coefficients are found again from times that they made, and what is held back is not shown."""
 
 import gzip
 import json
@@ -13,17 +13,18 @@ from validation.kernel_fit import (
     devices_left_out,
     errors_of,
     fitted,
+    fitted_coefficients,
     fitted_to_all,
-    law_of,
     unexplained,
+    unseen_range,
 )
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.kernel_tables import attention_studies, device, gemm_studies, moe_studies, study
 from validation.neusight_tables import elementwise_studies, neusight_studies
 from validation.other_tables import deepbench_products, vidur_products
 from validation.recorded_products import recorded_attention, recorded_elementwise
-from weft.calibration.law_fit import Range, fit_law
-from weft.calibration.law_ranges import ranges_of
+from weft.calibration.coefficient_ranges import ranges_of
+from weft.calibration.cost_model_fit import Range, fit_coefficients
 from weft.cost import price_columns
 from weft.cost.fit_errors import geomean_error
 from weft.errors import UsageError
@@ -42,31 +43,31 @@ MOVED = {
 }
 
 
-def moved(law=MOVED, on=A100, number=300, noise=0.0, seed=0):
-    """Times of elementwise kernels, as a law has them, of sizes that come in pairs."""
+def moved(coefficients=MOVED, on=A100, number=300, noise=0.0, seed=0):
+    """Times of elementwise kernels, as a cost model has them, of sizes that come in pairs."""
     random = np.random.default_rng(seed)
     nbytes = np.repeat(2.0 ** random.uniform(12, 32, number // 2), 2)
     whole = study("elementwise", on, "fp32", {"nbytes": nbytes}, np.ones(number), ("nbytes",))
-    seconds = whole.predicted(law) * np.exp(noise * random.normal(size=number))
+    seconds = whole.predicted(coefficients) * np.exp(noise * random.normal(size=number))
     return replace(whole, seconds=seconds)
 
 
-def test_a_law_is_found_from_times_that_it_made():
-    law = law_of([moved(noise=0.01)])
+def test_coefficients_are_found_from_times_that_they_made():
+    coefficients = fitted_coefficients([moved(noise=0.01)])
     unseen = moved(seed=1)
-    assert geomean_error(errors_of(unexplained(unseen, law))) < 0.02
-    assert law["memory"] == pytest.approx(0.7, rel=0.05)
-    assert law["call"] == pytest.approx(3e-5, rel=0.05)
+    assert geomean_error(errors_of(unexplained(unseen, coefficients))) < 0.02
+    assert coefficients["memory"] == pytest.approx(0.7, rel=0.05)
+    assert coefficients["call"] == pytest.approx(3e-5, rel=0.05)
 
 
 def test_numbers_stay_in_their_ranges_and_fixed_ones_stay():
     ranges = dict(ranges_of("elementwise", "fp32")) | {"memory": Range(0.85, 0.8, 0.9, 0.15)}
-    law = fit_law([moved()], ranges)
-    assert law["memory"] == 0.8
-    assert law["launch"] == 2e-6
+    coefficients = fit_coefficients([moved()], ranges)
+    assert coefficients["memory"] == 0.8
+    assert coefficients["launch"] == 2e-6
 
 
-def test_what_a_law_leaves_is_found_on_the_grid():
+def test_what_a_formula_leaves_is_found_on_the_grid():
     whole = moved()
     bent = replace(whole, seconds=whole.seconds * np.where(whole.columns["nbytes"] > 2**22, 1.5, 1))
     fit = fitted(bent)
@@ -92,6 +93,26 @@ def test_rows_of_one_shape_are_held_back_together():
     assert 0 < whole.tenth.mean() < 0.3
 
 
+def test_fifths_of_the_shapes_hold_every_row_once_and_no_shape_twice():
+    whole = moved(number=600)
+    whole = replace(whole, columns={"nbytes": np.round(whole.columns["nbytes"] % 40) + 1})
+    fifths = whole.fifths_of_shapes
+    assert len(fifths) == 5
+    assert (np.sum(fifths, axis=0) == 1).all()
+    shapes = [set(whole.columns["nbytes"][part]) for part in fifths]
+    assert sum(map(len, shapes)) == whole.num_shapes
+
+
+def test_ranges_of_few_shapes_are_those_of_all_of_them_left_out():
+    few = moved(number=600, noise=0.0)
+    few = replace(few, columns={"nbytes": 2.0 ** (20 + np.arange(600) % 15)})
+    few = replace(few, seconds=few.predicted(MOVED) * np.where(np.arange(600) % 15 < 5, 1.3, 1.0))
+    assert few.part(few.tenth_of_shapes).num_shapes < 5
+    low, high = unseen_range(few, unexplained(few, MOVED), "")
+    assert low == pytest.approx(1.0)
+    assert high == pytest.approx(1.3)
+
+
 def test_a_sample_is_the_same_every_time():
     first, second = moved().sample(50), moved().sample(50)
     assert (first.seconds == second.seconds).all()
@@ -103,7 +124,7 @@ def test_a_device_that_was_left_out_is_predicted_by_the_others():
     other = moved(on=H100)
     unseen = devices_left_out([moved(), other])
     assert set(unseen) == {"a100", "h100"}
-    assert geomean_error(errors_of(unseen["h100"])) < 0.05  # one law made both
+    assert geomean_error(errors_of(unseen["h100"])) < 0.05  # one model made both
     assert devices_left_out([other]) == {}
     alone = fitted_to_all([other])
     assert alone.errors.device is None
@@ -127,13 +148,13 @@ def test_recorded_figures_are_shown_without_tables(monkeypatch):
     assert any("left out, from its datasheet" in name for name in rows)
 
 
-def test_every_fit_of_the_catalogue_has_the_numbers_of_its_law():
+def test_every_fit_of_the_catalogue_has_the_coefficients_of_its_model():
     for name in (ANY, "h100", "v100"):
         for fit in device_fits(name).fits:
             if fit.errors.rows:
                 wanted = ranges_of(fit.family, fit.dtype, fit.implementation)
-                assert set(fit.law) == set(wanted)
-                for key, value in fit.law.items():
+                assert set(fit.coefficients) == set(wanted)
+                for key, value in fit.coefficients.items():
                     assert wanted[key].least * 0.999 <= value <= wanted[key].most * 1.001
 
 

@@ -24,7 +24,7 @@ from validation.nccl_fit import (
 from validation.nccl_tables import SERVERS, TABLES, Cell, data_folder, read_cells, read_nccl_tests
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import non_negative_least_squares
-from weft.cost.nccl import law_seconds
+from weft.cost.nccl import fitted_seconds
 from weft.hardware import platform
 from weft.hardware.libraries import algorithm_fit, library
 
@@ -65,8 +65,8 @@ def test_a_plain_ring_is_found_exactly_whatever_is_left_out():
     assert fit.errors.held_back < 2e-3
     assert (fit.errors.count_left_out or 1) < 2e-3
     assert fit.errors.within_20 == 1.0
-    assert law_seconds(fit, 6, 6 << 20) == pytest.approx(ring(6, 6 << 20), rel=0.01)
-    assert law_seconds(fit, 8, 1 << 34) == pytest.approx(ring(8, 1 << 34), rel=0.01)
+    assert fitted_seconds(fit, 6, 6 << 20) == pytest.approx(ring(6, 6 << 20), rel=0.01)
+    assert fitted_seconds(fit, 8, 1 << 34) == pytest.approx(ring(8, 1 << 34), rel=0.01)
 
 
 def test_one_count_of_ranks_has_no_steps():
@@ -86,7 +86,7 @@ def test_reductions_inside_the_switch_are_told_from_rings():
     fit = fit_cells(cells, sharp=True)
     assert fit.in_switch_from == 1 << 25
     assert geomean_error(errors_of(fit, cells)) < 2e-3
-    assert law_seconds(fit, 8, 1 << 30) == pytest.approx(seconds(8, 1 << 30), rel=0.01)
+    assert fitted_seconds(fit, 8, 1 << 30) == pytest.approx(seconds(8, 1 << 30), rel=0.01)
 
 
 def test_outliers_do_not_move_a_fit():
@@ -169,7 +169,7 @@ def test_without_tables_the_recorded_errors_are_shown(monkeypatch, tmp_path):
 def test_the_algorithms_between_nodes_are_what_the_logs_give(data):
     again, kept = fitted_algorithms(data), algorithm_fit("nccl")
     assert kept is not None
-    assert dict(again.law) == kept.law
+    assert dict(again.coefficients) == kept.coefficients
     for kind, error in kept.held_out.items():
         assert again.held_out[kind] == pytest.approx(error, abs=1e-4)
 

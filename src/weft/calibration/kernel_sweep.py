@@ -4,7 +4,8 @@
                    (time_us is empty)     (time_us is filled in)     what predict and plan read
 
 Points are spread over the shapes of a family, so that none is far from a measured one. Their times
-give the law of the family on the device, and a correction between the points of what it leaves.
+fit the cost model of the family on the device, and a correction between the points of what it
+leaves.
 """
 
 import csv
@@ -16,22 +17,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.calibration.law_fit import Observations, Range, fit_law
-from weft.calibration.law_ranges import ranges_of
+from weft.calibration.coefficient_ranges import ranges_of
+from weft.calibration.cost_model_fit import Observations, Range, fit_coefficients
 from weft.cost.families import Family
 from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.grid import likeness, scaled_rows
 from weft.cost.price import find_family, price_columns
 from weft.errors import UsageError
 from weft.hardware import Device, Platform
-from weft.hardware.dtypes import known_dtype, recipe_of
+from weft.hardware.dtypes import known_dtype, scheme_of
 from weft.hardware.measured import FitErrors, KernelFit, PointCorrection
 
 Floats = NDArray[np.float64]
 Places = Mapping[str, Floats]
 
 POINTS = 200
-_FEWEST = 30  # measured lines of a family: a law has a dozen numbers
+_FEWEST = 30  # measured lines of a family: a cost model has a dozen coefficients
 _CANDIDATES = 4000  # random shapes of which the points are chosen
 _LONGEST = 0.05  # seconds of a kernel: longer ones are as predictable and take all of the time
 USUAL = ("gemm", "attention", "decode", "norm", "activation", "elementwise")
@@ -83,9 +84,9 @@ class SweepRows:
     seconds: Floats
     library: str = ""
 
-    def predicted(self, law: Mapping[str, float]) -> Floats:
-        """Price every row by a law."""
-        return self.family.formula(self.columns, self.device, recipe_of(self.dtype), law)
+    def predicted(self, coefficients: Mapping[str, float]) -> Floats:
+        """Predict the seconds of every row."""
+        return self.family.formula(self.columns, self.device, scheme_of(self.dtype), coefficients)
 
 
 def spread_points(places: Places, count: int) -> NDArray[np.int64]:
@@ -135,7 +136,7 @@ def _family_plan(device: Device, kernel: str) -> Iterator[dict[str, str | float]
 
 def sweep_places(family: Family, columns: Places) -> Places:
     """Return what points are spread over: the columns, and what the family derives from them."""
-    if family.law in ("gemm", "bmm"):  # their places belong to knots of a grid
+    if family.fit_family in ("gemm", "bmm"):  # their places belong to knots of a grid
         return columns
     size = len(next(iter(columns.values())))
     full = {key: np.full(size, default) for key, default in family.columns.items()} | dict(columns)
@@ -212,24 +213,24 @@ def _group(
 
 
 @dataclass(frozen=True, slots=True)
-class SweptLaw:
-    """A law and correction of a sweep; ``unseen`` are logarithms of what they leave of each point.
+class SweepFit:
+    """Coefficients and correction of a sweep.
 
-    Of each point by the others alone.
+    ``unseen`` has the logarithm of measured / predicted for each point, by a fit to the others.
     """
 
-    law: dict[str, float]
+    coefficients: dict[str, float]
     points: PointCorrection | None
     unseen: Floats
 
 
-def fit_sweep(rows: Observations, places: Places, ranges: Mapping[str, Range]) -> SweptLaw:
-    """Fit a law to a sweep, and between its points what the law leaves unexplained.
+def fit_sweep(rows: Observations, places: Places, ranges: Mapping[str, Range]) -> SweepFit:
+    """Fit coefficients to a sweep, and what the formula leaves unexplained between its points.
 
     How far points reach along each column is what predicts points left out best.
     """
-    law = fit_law([rows], ranges)
-    left = np.log(rows.seconds / rows.predicted(law))
+    coefficients = fit_coefficients([rows], ranges)
+    left = np.log(rows.seconds / rows.predicted(coefficients))
     names, spreads = _scales(places)
     tried = [
         _Process.through(left, scaled_rows(names, spreads, places), np.full(len(names), far), noise)
@@ -244,11 +245,11 @@ def fit_sweep(rows: Observations, places: Places, ranges: Mapping[str, Range]) -
             other = _Process.through(left, best.places, reach, best.noise)
             best = other if other.error < _WORTH * best.error else best
     if best.error >= float(np.abs(left).mean()):
-        return SweptLaw(law, None, left)
+        return SweepFit(coefficients, None, left)
     scales = tuple(float(each) for each in best.reach * spreads)
     points = tuple(tuple(map(_short, point)) for point in best.places / best.reach)
     found = PointCorrection(names, scales, points, tuple(map(_short, best.weights)))
-    return SweptLaw(law, found, best.unseen)
+    return SweepFit(coefficients, found, best.unseen)
 
 
 _REACHES = (1.0, 2.0, 4.0)  # standard deviations of a column over which kernels are alike
@@ -287,22 +288,22 @@ def swept_fit(rows: SweepRows, source: str) -> KernelFit:
     """Return the fit of a device's kernels by their sweep."""
     places = sweep_places(rows.family, rows.columns)
     # Times of a sweep are of kernels: nothing of a framework's call is in them.
-    ranges = ranges_of(rows.family.law, "bf16" if rows.dtype == "fp32" else rows.dtype)
+    ranges = ranges_of(rows.family.fit_family, "bf16" if rows.dtype == "fp32" else rows.dtype)
     found = fit_sweep(rows, places, ranges)
     low, high = np.exp(np.quantile(found.unseen, (0.1, 0.9)))
     errors = np.expm1(-found.unseen)
-    law_errors = rows.predicted(found.law) / rows.seconds - 1
+    formula_errors = rows.predicted(found.coefficients) / rows.seconds - 1
     return KernelFit(
-        family=rows.family.law,
+        family=rows.family.fit_family,
         dtype=rows.dtype,
-        law=found.law,
+        coefficients=found.coefficients,
         low=round(float(min(low, 1.0)), 4),
         high=round(float(max(high, 1.0)), 4),
         source=source,
         errors=FitErrors(
             rows=len(rows.seconds),
-            formula=round(geomean_error(law_errors), 4),
-            within_20=round(within_20(law_errors), 4),
+            formula=round(geomean_error(formula_errors), 4),
+            within_20=round(within_20(formula_errors), 4),
             shapes=round(geomean_error(errors), 4),
         ),
         points=found.points,

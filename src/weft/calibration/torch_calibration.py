@@ -30,16 +30,16 @@ from weft.calibration.torch_op_times import OpTime, time_ops
 from weft.cost.fit_errors import geomean_error
 from weft.cost.least_squares import smallest_errors
 from weft.cost.nccl import on_curve
-from weft.cost.terms import TERMS, law_seconds
+from weft.cost.terms import TERMS, op_seconds
 from weft.errors import WeftError
 from weft.hardware import Lookups, Platform, Source, platform
 from weft.hardware.curves import Errors, Fit, Library
 from weft.hardware.files import here_path
-from weft.hardware.measured import Ddp, OpLaw, TorchHost
+from weft.hardware.measured import Ddp, OpCostModel, TorchHost
 from weft.runtime.world import World
 
 _LEAST = 1e-6  # seconds of what is left of a wrapped step
-_REPEATS = 3  # of an op: a law sees many ops
+_REPEATS = 3  # of an op: a fit sees many ops
 _WIDE = 0.8  # share of held-back ops between low and high
 
 
@@ -47,7 +47,7 @@ _WIDE = 0.8  # share of held-back ops between low and high
 class TorchFound:
     """What the steps of a calibration found, one after another."""
 
-    laws: list[OpLaw] = field(default_factory=list)
+    op_models: list[OpCostModel] = field(default_factory=list)
     host: TorchHost = field(default_factory=TorchHost)
     curves: Curves = field(default_factory=dict)
     wrapped: Wrapped = field(default_factory=dict)
@@ -60,7 +60,7 @@ class TorchFound:
         )
         device = replace(
             platform.require_device(),
-            laws=tuple(replace(law, source=source) for law in self.laws),
+            op_models=tuple(replace(each, source=source) for each in self.op_models),
             lookups=self.lookups,
         )
         sources = {
@@ -76,10 +76,10 @@ class TorchFound:
 
 
 def measure_ops(found: TorchFound) -> None:
-    """Time the ops of the grid in one thread on each of two ranks, and fit their laws."""
+    """Time the ops of the grid in one thread on each of two ranks, and fit their cost models."""
     every = samples()
     times = time_ops([each.call for each in every], repeats=_REPEATS)
-    found.laws += fitted_laws(every, times, 1)
+    found.op_models += fitted_op_models(every, times, 1)
 
 
 def measure_all_cores(found: TorchFound) -> None:
@@ -89,7 +89,7 @@ def measure_all_cores(found: TorchFound) -> None:
         return
     every = [each for each in samples() if each.family in ("gemm", "elementwise")]
     times = time_ops([each.call for each in every], repeats=_REPEATS, threads=cores)
-    found.laws += fitted_laws(every, times, cores)
+    found.op_models += fitted_op_models(every, times, cores)
 
 
 def measure_host(found: TorchFound) -> None:
@@ -127,7 +127,7 @@ _OLD = 3600.0
 def is_current(here: Platform, age: float) -> bool:
     """Return whether a calibration is recent, complete and of this torch version."""
     known = here.torch is not None and here.torch.version == torch.__version__
-    return known and bool(here.libraries and here.require_device().laws) and age < _OLD
+    return known and bool(here.libraries and here.require_device().op_models) and age < _OLD
 
 
 def current_here() -> Platform | None:
@@ -162,22 +162,24 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
     return replace(platform, noise=watch.found(), codecs=codec_rates())
 
 
-def fitted_laws(every: Sequence[Sample], times: Sequence[OpTime], threads: int) -> list[OpLaw]:
-    """Fit one law a family to what its ops took with their data in memory."""
+def fitted_op_models(
+    every: Sequence[Sample], times: Sequence[OpTime], threads: int
+) -> list[OpCostModel]:
+    """Fit one cost model per family to what its ops took with their data in memory."""
     families: dict[str, list[tuple[Sample, float]]] = defaultdict(list)
     for sample, found in zip(every, times, strict=True):
         families[sample.family].append((sample, found.cold))
-    return [_law(family, rows, threads) for family, rows in families.items()]
+    return [_op_model(family, rows, threads) for family, rows in families.items()]
 
 
-def _law(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpLaw:
+def _op_model(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpCostModel:
     """Fit to all; the error is that of fits to two thirds on the other third, in turn."""
     ratios: list[float] = []
     for turn in range(3):
         kept = [row for place, row in enumerate(rows) if place % 3 != turn]
         left = [row for place, row in enumerate(rows) if place % 3 == turn]
-        law = _fit(family, kept, threads)
-        ratios += [seconds / _priced(law, sample) for sample, seconds in left]
+        model = _fit(family, kept, threads)
+        ratios += [seconds / _priced(model, sample) for sample, seconds in left]
     low, high = np.quantile(ratios, [(1 - _WIDE) / 2, (1 + _WIDE) / 2])
     return replace(
         _fit(family, rows, threads),
@@ -187,13 +189,13 @@ def _law(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpLaw:
     )
 
 
-def _fit(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpLaw:
+def _fit(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpCostModel:
     counts = TERMS[family](_columns([sample for sample, _ in rows]))
     found = smallest_errors(np.stack(list(counts.values()), 1), np.array([s for _, s in rows]))
     terms = {
         name: float(f"{value:.4g}") for name, value in zip(counts, found, strict=True) if value
     }
-    return OpLaw(family, threads, terms, len(rows), 0.0, 1.0, 1.0)
+    return OpCostModel(family, threads, terms, len(rows), 0.0, 1.0, 1.0)
 
 
 def _columns(every: Sequence[Sample]) -> dict[str, Any]:
@@ -202,8 +204,8 @@ def _columns(every: Sequence[Sample]) -> dict[str, Any]:
     return {"window": np.zeros(len(every)), **columns}
 
 
-def _priced(law: OpLaw, sample: Sample) -> float:
-    return float(law_seconds(law, _columns([sample]))[0])
+def _priced(model: OpCostModel, sample: Sample) -> float:
+    return float(op_seconds(model, _columns([sample]))[0])
 
 
 def _library(name: str, curves: Curves, source: str) -> Library:

@@ -220,7 +220,7 @@ def _touched(name: str, args: Any, kwargs: Any) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-# Whole numbers that an op is given: below what, by whose law, or multiples of what.
+# Whole numbers that an op is given: below what, by which distribution, or multiples of what.
 def _no_hint(_args: Any) -> Mapping[int, TensorSpec]:
     return {}
 

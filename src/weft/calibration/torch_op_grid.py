@@ -1,7 +1,7 @@
 """The ops that ``weft calibrate`` times, by family, with shapes of small models.
 
-Each comes with the columns of its family, so that a law can be fitted to what it took. Shapes are
-random, always the same ones; products come in the three forms of a linear layer.
+Each comes with the columns of its family, so that a cost model can be fitted to what it took.
+Shapes are random, always the same ones; products come in the three forms of a linear layer.
 """
 
 import random

@@ -19,12 +19,18 @@ _MOST_LOSSES = 8
 _MOST_RANKS = 16  # of more, those that others wait for and the slowest
 _NAME = 70  # characters of a kernel name that are shown
 _SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
+_KEY = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items()) + (
+    " (communication only where exposed)"
+)
 _BAR, _NARROW = 32, 12  # characters of a bar, and of one in a narrow window
 _BESIDE = 78  # characters of the other columns
 
 
 def print_analysis(analysis: Analysis) -> None:
     """Print headline, advice, ranks, steps, collectives, idle reasons and critical path."""
+    if analysis.jobs:
+        _print_jobs(analysis)
+        return
     _print_headline(analysis)
     _print_doubts(analysis)
     _print_advice(analysis)
@@ -38,6 +44,33 @@ def print_analysis(analysis: Analysis) -> None:
         _print_reasons(shown)
     _print_stragglers(analysis)
     _print_notes(analysis)
+
+
+def _print_jobs(analysis: Analysis) -> None:
+    """Print one line for each of several jobs, what each should do first, and the notes."""
+    files, jobs = len(analysis.ranks), analysis.jobs
+    print(page_bold(f"{files} files of {len(jobs)} different jobs, each analyzed by itself"))
+    print("weft analyze with the files of one job shows its details\n")
+    named = [(each.name, each.slowest) for each in jobs]
+    shown = [(name, slowest) for name, slowest in named if slowest is not None]
+    longest = max((slowest.seconds for _, slowest in shown), default=0.0)
+    rows = [
+        _rank_row(rank, longest) | {"rank": name, "on": rank.trace.device} for name, rank in shown
+    ]
+    if rows:
+        columns = _rank_columns("job", Column("on", "device", right=False))
+        print_table(columns, rows, title=f"Jobs: the slowest rank of each; {_KEY}")
+    for name in [name for name, slowest in named if slowest is None]:
+        print(f"{name}: no GPU event")
+    advised = [each for each in jobs if each.advice]
+    if advised:
+        print(f"\n{page_bold('Do first')} (replayed gains are those of weft whatif)")
+    for each in advised:
+        first = each.advice[0]
+        print_wrapped(f"{page_bold(each.name)}: {first.title}: {gain_of(first)}", "   ")
+        print_wrapped(f"   {sentence(first.how)}", "   ")
+    print()
+    _print_doubts(analysis)
 
 
 def _print_headline(analysis: Analysis) -> None:
@@ -117,8 +150,17 @@ def _print_ranks(analysis: Analysis) -> None:
     rows = [_rank_row(rank, longest) for rank in shown]
     if not rows:
         return
-    columns = [
-        Column("rank", "rank", style="bold"),
+    steps = "means of the steps" if analysis.ranks[0].steps else "the whole file"
+    print()
+    print_table(_rank_columns("rank"), rows, title=f"Ranks: {steps}; {_KEY}")
+    if len(useful) > len(shown):
+        print(f"and {len(useful) - len(shown)} ranks more: --json has them all")
+
+
+def _rank_columns(first: str, *more: Column) -> list[Column]:
+    return [
+        Column("rank", first, style="bold"),
+        *more,
         Column("step", "step", format_time),
         Column("compute", "compute", format_time),
         Column("communication", "comm", format_time, spare=True),
@@ -128,12 +170,6 @@ def _print_ranks(analysis: Analysis) -> None:
         Column("idle", "idle", format_time),
         Column("bar", "where it goes", right=False),
     ]
-    key = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items())
-    steps = "means of the steps" if analysis.ranks[0].steps else "the whole file"
-    print()
-    print_table(columns, rows, title=f"Ranks: {steps}; {key} (communication only where exposed)")
-    if len(useful) > len(shown):
-        print(f"and {len(useful) - len(shown)} ranks more: --json has them all")
 
 
 def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:

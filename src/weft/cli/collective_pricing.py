@@ -15,6 +15,7 @@ from weft.cost.nccl import LibraryPrice, library_price, own_seconds
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
 from weft.hardware import Platform
 from weft.hardware.libraries import library_names
+from weft.planner.prices import default_library
 from weft.schedule import Schedule
 from weft.simulator import energy, simulate
 from weft.timeline import Timeline
@@ -140,13 +141,14 @@ def answer(
     """
     if algorithm not in AUTO:
         return _price(question, algorithm)
-    kept = "dma" if algorithm == "dma-auto" else ""
-    if kept:
+    engines_only = algorithm == "dma-auto"
+    if engines_only:
         _needs_engines(question.platform, algorithm)
     found = [
         each
         for each in applying(question)
-        if each.chosen.startswith(kept) and (ahead or "prelaunch" not in each.chosen)
+        if (each.chosen in ENGINE_FEATURES or not engines_only)
+        and (ahead or "prelaunch" not in ENGINE_FEATURES.get(each.chosen, ()))
     ]
     if not found:
         raise UsageError(
@@ -155,6 +157,18 @@ def answer(
         )
     best = min(found, key=lambda each: each.timeline.seconds)
     return PredictedCollective(question, algorithm, best.chosen, best.timeline)
+
+
+def library_seconds(question: CollectiveQuestion) -> tuple[str, float] | None:
+    """Return what the library of the platform takes, if torch has one there that was measured."""
+    platform = question.platform
+    if platform.device is None or platform.device.is_core:
+        return None
+    name = default_library(platform)
+    try:
+        return name, library_price(platform, question.kind, question.nbytes, name=name).seconds
+    except WeftError:
+        return None
 
 
 def answers(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.calibration.machine_calibration import save
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from weft.hardware import Platform
     from weft.local_runs.contest import ContestOutcome
 
 MODELS: dict[str, SyntheticModel] = {
@@ -92,7 +93,7 @@ class Tour:
 
     def plan(self) -> None:
         """Capture a step of each model on fake tensors, predict it and plan it."""
-        on = machine(0.0)
+        on = self.as_busy(machine(0.0))
         for name, model in MODELS.items():
             with working(f"planning {name}"):
                 self.planned[name] = made = Planned.of(model, on, exact=self._has_time)
@@ -153,6 +154,15 @@ class Tour:
                 f"  noisy: other processes use {share:.0%} of the cores, "
                 "so times vary more than usual"
             )
+
+    def as_busy(self, on: Platform) -> Platform:
+        """Return the platform with ranges for what others have of the cores now.
+
+        Ops are timed now and steps run now, also where the calibration is of a quieter hour.
+        """
+        if on.noise is None or on.noise.foreign >= self.foreign:
+            return on
+        return replace(on, noise=replace(on.noise, foreign=self.foreign))
 
     def _write_prediction(self, name: str, made: Planned) -> None:
         found = predict(made.graph, made.on, prices=Prices(made.on, library="gloo"), anyway=True)

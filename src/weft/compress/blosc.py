@@ -30,7 +30,9 @@ class Blosc:
 
     def encode(self, chunk: Octets, out: Octets) -> int:
         """Write the frame of ``chunk`` to the front of ``out``, and return its length."""
-        payload = _library().compress(chunk, **self._options()) if len(chunk) else b""
+        payload = bytes(len(chunk))  # stored unchanged: the library takes whole values only
+        if len(chunk) and len(chunk) % _ITEM_BYTES[self.dtype] == 0:
+            payload = _library().compress(chunk, **self._options())
         return self._framed.write(chunk, payload, out)
 
     def decode(self, frame: Octets, chunk: Octets) -> None:

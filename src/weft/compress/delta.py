@@ -35,6 +35,8 @@ class Delta:
                 f"codec {name!r}: expected dtype float32 (got {dtype}).",
                 "Use delta+pack for other dtypes.",
             )
+        if not self.exact and nbytes % word_bytes(dtype):
+            raise SizeError(f"codec {name!r}: {nbytes} bytes are no whole values of {dtype}.")
         self.name, self.dtype = PREFIX + self.codec.name, dtype
         self.held: Octets = np.zeros(nbytes, np.uint8)
         self._changes: Octets = np.zeros(0, np.uint8)

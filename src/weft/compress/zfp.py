@@ -26,10 +26,9 @@ class Zfp:
 
     def encode(self, chunk: Octets, out: Octets) -> int:
         """Write the frame of ``chunk`` to the front of ``out``, and return its length."""
-        values = chunk.view(np.float32)
-        if (
-            not len(values) or not np.isfinite(values).all()
-        ):  # a non-finite value would corrupt its neighbours
+        values = chunk[: len(chunk) // 4 * 4].view(np.float32)
+        # A part of a value has no code, and one that is not finite would corrupt its neighbours.
+        if not len(values) or values.nbytes != len(chunk) or not np.isfinite(values).all():
             return self._framed.write(chunk, bytes(len(chunk)), out)
         return self._framed.write(chunk, _library().compress_numpy(values, rate=self._rate), out)
 

@@ -1,7 +1,7 @@
 """Seconds of attention that never writes its scores: prefill, decoding and the backward pass.
 
 In prefill a workgroup takes ``block`` queries of one head along the keys that they may see; the
-kernel ends no sooner than the workgroup that sees most. The numbers of its law: ``launch``,
+kernel ends no sooner than the workgroup that sees most. Its coefficients: ``launch``,
 ``flops``, ``memory``, ``sharpness`` and ``start`` as of matrix products; ``block`` queries of a
 workgroup; ``exponent`` what a score costs in addition to its products, in dimensions of a head;
 ``prepare`` passes of queries, keys and values through the memory before, which turn and store
@@ -10,7 +10,7 @@ absent.
 
 In decoding there is one query a sequence: a workgroup brings the keys and values of a head once
 for all queries that share them. The keys of one head are split among several workgroups while
-units are idle, in parts of 128 or more. The numbers of its law:
+units are idle, in parts of 128 or more. Its coefficients:
 
 ``launch``     seconds whatever the size; ``floor`` cycles of the same
 ``memory``     share of the rated memory rate; ``pull`` what the workgroups of one unit reach,
@@ -25,43 +25,49 @@ units are idle, in parts of 128 or more. The numbers of its law:
                of keys have kernels of their own
 ``sharpness``  how suddenly the memory takes over from workgroups: one adds both up
 
-In training there are several libraries (``Cost.implementation``), each with laws of its own for
-both passes: the backward pass has the same form with five products where the forward has two.
+In training there are several libraries (``Cost.implementation``), each with coefficients of its own
+for both passes: the backward pass has the same form with five products where the forward has two.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from weft.cost.matmul import Columns, Floats, Law, waves
-from weft.cost.recipes import rated_flops
+from weft.cost.matmul import Coefficients, Columns, Floats, waves
+from weft.cost.peak_rates import rated_flops
 from weft.hardware import Device
-from weft.hardware.dtypes import Recipe
+from weft.hardware.dtypes import QuantizationScheme
 
 
-def attention_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def attention_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Price forward passes; without ``causal`` every query sees every key."""
-    rate = device.memory_rated * law["memory"]
+    rate = device.memory_rated * coefficients["memory"]
     seen, most = visible_keys(columns)
-    units = _by_units(columns, seen, most, device, recipe, law)
+    units = _by_units(columns, seen, most, device, scheme, coefficients)
     own, shared = _elements(columns)
-    moved = (own * (recipe.activation + recipe.output) + shared * columns["kv_bytes"]) / rate
-    before = law["prepare"] * (own + shared) * recipe.output / rate
-    power = law["sharpness"]
-    seconds: Floats = law["launch"] + before + (units**power + moved**power) ** (1 / power)
+    moved = (own * (scheme.activation + scheme.output) + shared * columns["kv_bytes"]) / rate
+    before = coefficients["prepare"] * (own + shared) * scheme.output / rate
+    power = coefficients["sharpness"]
+    seconds: Floats = coefficients["launch"] + before + (units**power + moved**power) ** (1 / power)
     return seconds
 
 
-def backward_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def backward_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Price backward passes: five products where the forward pass has two."""
-    forward = attention_seconds(columns, device, recipe, law) - law["launch"]
-    return law["launch"] + _BACKWARD * forward
+    forward = attention_seconds(columns, device, scheme, coefficients) - coefficients["launch"]
+    return coefficients["launch"] + _BACKWARD * forward
 
 
 _BACKWARD = 2.5  # products of the backward pass for each of the forward: arXiv 2205.14135
 
 
-def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def decode_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Price one new query for every sequence, over ``keys`` that are stored already.
 
     Keys and values are read once each, or ``reads`` times together if given. ``latent`` keys are
@@ -73,26 +79,26 @@ def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -
     groups = columns["batch"] * columns["kv_heads"]
     sharing = columns["heads"] / columns["kv_heads"]
     cycle = 1 / (device.kernels.clock * 1e9)
-    narrow = (columns["kv_bytes"] / 2) ** law["narrow"]
+    narrow = (columns["kv_bytes"] / 2) ** coefficients["narrow"]
 
-    most = np.where(sharing > 1, np.inf, law["alone"])
-    idle = np.maximum(law["parts"] * device.units / groups, 1.0)
+    most = np.where(sharing > 1, np.inf, coefficients["alone"])
+    idle = np.maximum(coefficients["parts"] * device.units / groups, 1.0)
     parts = np.minimum(np.clip(keys / _PART, 1.0, idle), most)
     filled = groups * parts / device.units
 
     reads = columns.get("reads", np.where(latent, 1.0, 2.0))
     moved = reads * groups * keys * columns["head_dim"] * columns["kv_bytes"]
-    slower = np.maximum(1 / (law["pull"] * np.minimum(filled, 1.0)), 1.0)
-    by_memory = slower * moved / (device.memory_rated * law["memory"])
+    slower = np.maximum(1 / (coefficients["pull"] * np.minimum(filled, 1.0)), 1.0)
+    by_memory = slower * moved / (device.memory_rated * coefficients["memory"])
     flops = 4 * columns["batch"] * columns["heads"] * keys * columns["head_dim"]
-    by_math = flops / (_LATENT_FLOPS * rated_flops(device, recipe.math))
+    by_math = flops / (_LATENT_FLOPS * rated_flops(device, scheme.math))
     by_memory = np.where(latent, np.maximum(by_memory, by_math), by_memory)
 
-    each = law["start"] + law["head"] * np.where(latent, 1.0, sharing)
-    by_units = waves(filled / law["slots"], law["waves"]) * each * narrow * cycle
-    joined = law["join"] * np.clip(parts - 1, 0.0, 1.0)
-    before = law["launch"] + (law["floor"] + joined) * np.sqrt(narrow) * cycle
-    power = law["sharpness"]
+    each = coefficients["start"] + coefficients["head"] * np.where(latent, 1.0, sharing)
+    by_units = waves(filled / coefficients["slots"], coefficients["waves"]) * each * narrow * cycle
+    joined = coefficients["join"] * np.clip(parts - 1, 0.0, 1.0)
+    before = coefficients["launch"] + (coefficients["floor"] + joined) * np.sqrt(narrow) * cycle
+    power = coefficients["sharpness"]
     seconds: Floats = before + (by_units**power + by_memory**power) ** (1 / power)
     return seconds
 
@@ -112,17 +118,24 @@ def visible_keys(columns: Columns) -> tuple[Floats, Floats]:
 
 
 def _by_units(
-    columns: Columns, seen: Floats, most: Floats, device: Device, recipe: Recipe, law: Law
+    columns: Columns,
+    seen: Floats,
+    most: Floats,
+    device: Device,
+    scheme: QuantizationScheme,
+    coefficients: Coefficients,
 ) -> Floats:
     """All workgroups share the units; the longest runs along every key that it sees."""
-    rate = rated_flops(device, recipe.math) * law["flops"] / device.units
+    rate = rated_flops(device, scheme.math) * coefficients["flops"] / device.units
     heads = columns["batch"] * columns["heads"]
-    blocks = heads * np.ceil(columns["queries"] / law["block"])
-    key = 2 * law["block"] * (2 * columns["head_dim"] + law["exponent"]) / rate
-    key = key * np.where(columns["causal"] > 0, 1 + law.get("masked", 0.0), 1.0)
+    blocks = heads * np.ceil(columns["queries"] / coefficients["block"])
+    key = 2 * coefficients["block"] * (2 * columns["head_dim"] + coefficients["exponent"]) / rate
+    key = key * np.where(columns["causal"] > 0, 1 + coefficients.get("masked", 0.0), 1.0)
     rounds = np.maximum(blocks / device.units, 1.0)
-    shared = rounds * law["start"] + np.where(blocks < device.units, 0.0, rounds) * key * seen
-    return np.maximum(shared, law["start"] + key * (most + law["block"]))
+    shared = (
+        rounds * coefficients["start"] + np.where(blocks < device.units, 0.0, rounds) * key * seen
+    )
+    return np.maximum(shared, coefficients["start"] + key * (most + coefficients["block"]))
 
 
 def _elements(columns: Columns) -> tuple[Floats, Floats]:

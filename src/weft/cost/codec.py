@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weft.errors import UnknownNameError, nearest
+
 if TYPE_CHECKING:
     from weft.hardware import Device
 
@@ -53,13 +55,22 @@ _FILLS_UNIT = 64 << 10
 
 
 def is_priced(codec: str) -> bool:
-    """Return whether a codec is work; others, "none" among them, only move bytes."""
-    return codec.partition(":")[0] in _CORE
+    """Return whether a codec is work: "none" only moves bytes. Raise for one without rates."""
+    kind = codec.partition(":")[0]
+    if kind != "none" and kind not in _CORE:
+        raise UnknownNameError(
+            f"codec {codec!r} has no rates, so its time cannot be predicted (known: "
+            f"{', '.join(name for name in _CORE if ':' not in name)}).",
+            nearest(kind, _CORE) or "Add its rates to weft/cost/codec.py.",
+        )
+    return kind != "none"
 
 
 def codec_rates(codec: str, device: Device | None) -> CodecRates:
     """Return what a codec achieves on a device; a network without devices has cores."""
     kind = codec.partition(":")[0]
+    if not is_priced(codec):
+        raise UnknownNameError(f"codec {codec!r} is no work: it has no rates.")
     if device is None or device.units == 1:
         encode, decode = _CORE.get(codec) or _CORE[kind]
         return CodecRates(encode, decode, _CALL)

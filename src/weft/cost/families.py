@@ -17,20 +17,20 @@ from weft.cost.embedding import (
 )
 from weft.cost.lookups import BIN_NAMES
 from weft.cost.matmul import (
+    Coefficients,
     Columns,
     Floats,
-    Law,
     convolution_places,
     convolution_seconds,
     matmul_places,
     matmul_seconds,
 )
 from weft.cost.moe import moe_places, moe_seconds
-from weft.cost.streaming import row_seconds, streaming_seconds
+from weft.cost.streaming import row_seconds, streaming_seconds, strided_seconds
 from weft.hardware import Device
-from weft.hardware.dtypes import Recipe
+from weft.hardware.dtypes import QuantizationScheme
 
-Formula = Callable[[Columns, Device, Recipe, Law], Floats]
+Formula = Callable[[Columns, Device, QuantizationScheme, Coefficients], Floats]
 Places = Callable[[Columns], Mapping[str, Floats]]
 REQUIRED = float("nan")
 
@@ -45,15 +45,15 @@ def no_places(columns: Columns) -> Mapping[str, Floats]:
 class Family:
     """A kind of kernel: its columns with what they are if not given, in the order of a shape.
 
-    ``law`` names the family whose law it follows, ``dtype`` what it has if none is given,
-    ``places`` gives what its corrections look at besides the columns. ``usual`` names libraries, of
-    which the first that is known on a device is meant if none is named.
+    ``fit_family`` names the family whose coefficients it uses, ``dtype`` what it has if none is
+    given, ``places`` gives what its corrections look at besides the columns. ``usual`` names
+    libraries, of which the first that is known on a device is meant if none is named.
     """
 
     name: str
     columns: Mapping[str, float] = field(hash=False)
     formula: Formula
-    law: str
+    fit_family: str
     dtype: str = "bf16"
     places: Places = no_places
     usual: tuple[str, ...] = ()
@@ -119,6 +119,7 @@ _IMAGES = {
     "groups": 1.0,
 }
 _MOVED = {"nbytes": REQUIRED}
+_STRIDED = {"elements": REQUIRED, **_MOVED}
 PARTS = ("stride", "groups", "tp", "ep")  # into which other columns are divided
 
 
@@ -161,6 +162,7 @@ FAMILIES = {
         Family("elementwise", _MOVED, streaming_seconds, "elementwise"),
         Family("reduction", _MOVED, streaming_seconds, "elementwise"),
         Family("copy", _MOVED, streaming_seconds, "elementwise"),
+        Family("strided", _STRIDED, strided_seconds, "elementwise"),
         Family("concat", _MOVED, streaming_seconds, "elementwise"),
         Family("optimizer", _MOVED, streaming_seconds, "elementwise"),
     )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.cost.recipes import flops_of
-from weft.hardware.dtypes import recipe_of
+from weft.cost.peak_rates import flops_of
+from weft.hardware.dtypes import scheme_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -218,8 +218,8 @@ def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device
     flops = flops_of(device, dtype)
     rate = min(flops.achieved, flops.rated / _loading(tile)) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
-    recipe, slots = recipe_of(dtype), _slots(tile, device)
-    items = ceil(recipe.activation), ceil(recipe.output)
+    scheme, slots = scheme_of(dtype), _slots(tile, device)
+    items = ceil(scheme.activation), ceil(scheme.output)
     kernels = device.kernels
     return Grid(*shape, *items, tile, seconds, slots, kernels.pieces, kernels.cluster)
 

@@ -1,4 +1,4 @@
-"""Corrections of laws: on a coarse grid, linear between its knots, or between points of a sweep.
+"""Corrections of cost models: linear on a coarse grid, or between the points of a sweep.
 
 The points of a sweep are few and anywhere, so what lies between them is the mean of a Gaussian
 process: each pulls its surroundings towards what was measured, within a few octaves.
@@ -18,7 +18,7 @@ Whole = NDArray[np.int64]
 
 
 def corrections(correction: Correction, columns: Mapping[str, Floats]) -> Floats:
-    """Read the logarithm of measured / law off the grid, one a row of the columns."""
+    """Read the logarithm of measured / formula off the grid, one a row of the columns."""
     corners, weights = corners_of(grid_axes(correction.grid), columns)
     total: Floats = (_table(correction)[corners] * weights).sum(axis=0)
     return total
@@ -48,7 +48,7 @@ def _between(values: Floats, knots: Floats) -> tuple[Whole, Floats]:
 
 
 def point_corrections(found: PointCorrection, columns: Mapping[str, Floats]) -> Floats:
-    """Read the logarithm of measured / law between the points of a sweep."""
+    """Read the logarithm of measured / formula between the points of a sweep."""
     rows = scaled_rows(found.columns, found.scales, columns)
     points, weights = np.array(found.points), np.array(found.weights)
     parts = [likeness(rows[at : at + _ROWS], points) @ weights for at in range(0, len(rows), _ROWS)]

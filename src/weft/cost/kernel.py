@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.cost.recipes import flops_of
+from weft.cost.peak_rates import flops_of
 
 if TYPE_CHECKING:
     from weft.hardware import Device

@@ -3,7 +3,7 @@
 A library cuts the result into tiles, one a workgroup, and k into splits where there are too few
 tiles for the units. A unit multiplies a tile at its share of the device's rate, or pulls the
 panels of the tile from memory, whichever is slower; all together are no faster than the memory.
-The library takes the tile and split that are fastest. The numbers of a law:
+The library takes the tile and split that are fastest. The coefficients:
 
 ``launch``      seconds before and after, whatever the size
 ``flops``       share of the rated flop rate that the loop of a tile reaches
@@ -27,13 +27,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.cost.recipes import rated_flops
+from weft.cost.peak_rates import rated_flops
 from weft.hardware import Device
-from weft.hardware.dtypes import Recipe
+from weft.hardware.dtypes import QuantizationScheme
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
-Law = Mapping[str, float]
+Coefficients = Mapping[str, float]
 
 _TILES = [(m, n) for m in (16, 32, 64, 128, 256) for n in (32, 64, 128, 256) if m > 16 or n < 256]
 _SPLITS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -42,7 +42,9 @@ _STEP = 64.0  # elements of k that a loop takes at once
 _ROWS = 4096  # of a table priced at once, so that what is computed stays in the caches
 
 
-def matmul_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def matmul_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Price products of (m, k) and (k, n) matrices, ``batch`` of them in one kernel.
 
     Of the first, the share ``fresh`` is read from the memory: all of it, if not given.
@@ -50,15 +52,17 @@ def matmul_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -
     fresh = columns.get("fresh", np.ones_like(columns["m"]))
     sides = np.stack([*(columns[key] for key in ("batch", "m", "n", "k")), fresh])
     parts = [
-        _fastest(sides[:, at : at + _ROWS, None], device, recipe, law)
+        _fastest(sides[:, at : at + _ROWS, None], device, scheme, coefficients)
         for at in range(0, sides.shape[1], _ROWS)
     ]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def convolution_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def convolution_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Price convolutions as the products they are."""
-    return matmul_seconds(convolution_sides(columns), device, recipe, law)
+    return matmul_seconds(convolution_sides(columns), device, scheme, coefficients)
 
 
 def convolution_sides(columns: Columns) -> dict[str, Floats]:
@@ -94,68 +98,85 @@ def convolution_places(columns: Columns) -> Mapping[str, Floats]:
     return {**sides, **matmul_places(sides)}
 
 
-def _fastest(sides: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
+def _fastest(
+    sides: Floats, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Take the fastest tile and split of every row."""
     batch, m, n, k, fresh = sides
     high, wide, split = _CHOICES.T
     tiles = batch * np.ceil(m / high) * np.ceil(n / wide) * split
     loop = np.maximum(
-        _multiplying(high, wide, device, recipe, law), _pulling(m, n, device, recipe, law)
+        _multiplying(high, wide, device, scheme, coefficients),
+        _pulling(m, n, device, scheme, coefficients),
     )
     depth = np.maximum(np.ceil(k / split / _STEP), 1.0)
-    tile = law["start"] + depth * np.maximum(_STEP * loop, law["step"])
-    units = waves(tiles / device.units, law["waves"]) * tile
-    sums = np.where(split > 1, 8.0 * law["split_bytes"] * batch * m * n * split, 0.0)
+    tile = coefficients["start"] + depth * np.maximum(_STEP * loop, coefficients["step"])
+    units = waves(tiles / device.units, coefficients["waves"]) * tile
+    sums = np.where(split > 1, 8.0 * coefficients["split_bytes"] * batch * m * n * split, 0.0)
     moved = batch * (
-        fresh * m * k * recipe.activation + n * k * recipe.weight + m * n * recipe.output
+        fresh * m * k * scheme.activation + n * k * scheme.weight + m * n * scheme.output
     )
-    memory = (moved + sums) / memory_rate(moved, device, law)
-    power = law["sharpness"]
+    memory = (moved + sums) / memory_rate(moved, device, coefficients)
+    power = coefficients["sharpness"]
     both: Floats = (units**power + memory**power) ** (1 / power)
-    both += np.where(split > 1, law["split"], 0.0)
-    fastest: Floats = both.min(axis=1) + _before((batch * m)[:, 0], k[:, 0], device, law)
+    both += np.where(split > 1, coefficients["split"], 0.0)
+    fastest: Floats = both.min(axis=1) + _before((batch * m)[:, 0], k[:, 0], device, coefficients)
     return fastest
 
 
-def _before(rows: Floats, k: Floats, device: Device, law: Law) -> Floats:
+def _before(rows: Floats, k: Floats, device: Device, coefficients: Coefficients) -> Floats:
     """Seconds before the first tile: the launch, and activations brought into their dtype."""
-    if law["quantise"] + law["row"] == 0:
-        return np.full_like(rows, law["launch"])
+    if coefficients["quantise"] + coefficients["row"] == 0:
+        return np.full_like(rows, coefficients["launch"])
     elements = rows * k
-    rate = memory_rate(_QUANTISED * elements, device, law)
-    return law["launch"] + law["quantise"] * elements / rate + law["row"] * rows
+    rate = memory_rate(_QUANTISED * elements, device, coefficients)
+    return (
+        coefficients["launch"]
+        + coefficients["quantise"] * elements / rate
+        + coefficients["row"] * rows
+    )
 
 
 _QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp8
 
 
-def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
+def memory_rate(footprint: Floats, device: Device, coefficients: Coefficients) -> Floats:
     """Return the rate of bytes that are used repeatedly: faster where they stay in the cache."""
-    memory = device.memory_rated * law["memory"]
-    cache = max(memory, device.kernels.l2_rate * law["cached"])
-    rate: Floats = memory + resident(footprint, device, law) * (cache - memory)
+    memory = device.memory_rated * coefficients["memory"]
+    cache = max(memory, device.kernels.l2_rate * coefficients["cached"])
+    rate: Floats = memory + resident(footprint, device, coefficients) * (cache - memory)
     return rate
 
 
-def resident(footprint: Floats, device: Device, law: Law) -> Floats:
+def resident(footprint: Floats, device: Device, coefficients: Coefficients) -> Floats:
     """Return the share of a footprint that is still in the cache when it is used again."""
-    inside: Floats = np.clip(2 - footprint / (law["room"] * device.l2_bytes), 0.0, 1.0)
+    inside: Floats = np.clip(2 - footprint / (coefficients["room"] * device.l2_bytes), 0.0, 1.0)
     return inside
 
 
-def _multiplying(high: Floats, wide: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
+def _multiplying(
+    high: Floats,
+    wide: Floats,
+    device: Device,
+    scheme: QuantizationScheme,
+    coefficients: Coefficients,
+) -> Floats:
     """Seconds of a unit for one element of k of a tile, by its multiplications."""
-    rate = rated_flops(device, recipe.math) * law["flops"] / device.units
-    loading = 1 + law["loading"] * (1 / np.maximum(high, 64) + 1 / np.maximum(wide, 64))
-    seconds: Floats = 2 * np.maximum(high, law["narrow"]) * wide / rate * loading
+    rate = rated_flops(device, scheme.math) * coefficients["flops"] / device.units
+    loading = 1 + coefficients["loading"] * (1 / np.maximum(high, 64) + 1 / np.maximum(wide, 64))
+    seconds: Floats = 2 * np.maximum(high, coefficients["narrow"]) * wide / rate * loading
     return seconds
 
 
-def _pulling(m: Floats, n: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
+def _pulling(
+    m: Floats, n: Floats, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Seconds of a unit for one element of k of a tile, by the rows it has to bring."""
     high, wide, _ = _CHOICES.T
-    panel = np.minimum(high, m) * recipe.activation + np.minimum(wide, n) * recipe.weight
-    seconds: Floats = panel * device.units / (law["pull"] * device.memory_rated * law["memory"])
+    panel = np.minimum(high, m) * scheme.activation + np.minimum(wide, n) * scheme.weight
+    seconds: Floats = (
+        panel * device.units / (coefficients["pull"] * device.memory_rated * coefficients["memory"])
+    )
     return seconds
 
 

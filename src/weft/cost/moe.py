@@ -4,7 +4,7 @@ Of ``experts`` a rank holds its share ``1 / ep``, each cut ``tp`` times along it
 token goes to ``topk`` of them; those that get none are not read. A balanced batch asks all equally,
 one with ``skew`` by the law of Zipf with that exponent. The products of a group are priced as
 matrix products side by side. Servers keep a row for every token and expert of the batch, also for
-experts of other ranks, and activations and sums pass over all of them. The numbers of a law: those
+experts of other ranks, and activations and sums pass over all of them. The coefficients: those
 of matrix products, ``sort`` seconds to put tokens in the order of their experts, ``token`` how
 often such a row passes the memory, ``crowd`` how much of a skewed batch stays on the rank that gets
 most (0: none but its share, 1: all).
@@ -14,29 +14,35 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft.cost.matmul import Columns, Floats, Law, matmul_seconds
+from weft.cost.matmul import Coefficients, Columns, Floats, matmul_seconds
 from weft.hardware import Device
-from weft.hardware.dtypes import Recipe
+from weft.hardware.dtypes import QuantizationScheme
 
 
-def moe_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def moe_seconds(
+    columns: Columns, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
+) -> Floats:
     """Price the experts of one rank: gate and up projections, then the down projection."""
-    routed, active = routing(columns, law)
+    routed, active = routing(columns, coefficients)
     inner = columns["inter"] / columns["tp"]
     group = {"batch": active, "m": routed / active}
-    up = matmul_seconds({**group, "n": 2 * inner, "k": columns["hidden"]}, device, recipe, law)
-    down = matmul_seconds({**group, "n": columns["hidden"], "k": inner}, device, recipe, law)
+    up = matmul_seconds(
+        {**group, "n": 2 * inner, "k": columns["hidden"]}, device, scheme, coefficients
+    )
+    down = matmul_seconds(
+        {**group, "n": columns["hidden"], "k": inner}, device, scheme, coefficients
+    )
     rows = columns["tokens"] * columns["topk"]
-    passed = law["token"] * rows * (columns["hidden"] + 2 * inner) * recipe.output
-    around = law["sort"] + passed / (device.memory_rated * law["memory"])
+    passed = coefficients["token"] * rows * (columns["hidden"] + 2 * inner) * scheme.output
+    around = coefficients["sort"] + passed / (device.memory_rated * coefficients["memory"])
     return around + up + down
 
 
-def routing(columns: Columns, law: Law) -> tuple[Floats, Floats]:
+def routing(columns: Columns, coefficients: Coefficients) -> tuple[Floats, Floats]:
     """Return the tokens that reach a rank, once for each of their experts, and those experts."""
     skewed = columns["skew"] > 0
     held = np.maximum(columns["experts"] / columns["ep"], 1.0)
-    share = columns["ep"] ** -np.where(skewed, 1 - law["crowd"], 1.0)
+    share = columns["ep"] ** -np.where(skewed, 1 - coefficients["crowd"], 1.0)
     routed = np.maximum(columns["tokens"] * columns["topk"] * share, 1.0)
     active = np.minimum(routed, held)
     if skewed.any():

@@ -85,7 +85,7 @@ def library_price(
         here = library_price(platform, kind, nbytes, name=name, version=older, dtype=dtype)
         both = library(name, SIBLINGS[known.device])
         now, then = (
-            law_seconds(_fit(both, kind, each, dtype, num_ranks), num_ranks, nbytes)
+            fitted_seconds(_fit(both, kind, each, dtype, num_ranks), num_ranks, nbytes)
             for each in (version, older)
         )
         note = f"{older} here, changed as {version} changes it on {both.device}"
@@ -97,7 +97,7 @@ def library_price(
         slower = measured / links
         if links < _PCIE:
             fit = replace(fit, in_switch=())
-    seconds = law_seconds(fit, num_ranks, nbytes, slower=slower)
+    seconds = fitted_seconds(fit, num_ranks, nbytes, slower=slower)
     wider = _UNSEEN if num_ranks > max(fit.ranks) or known.basis == "inherited" else 1.0
     term = "servers" if known.fallback else "nccl"
     note = _note(known, fit, nbytes, num_ranks)
@@ -166,7 +166,7 @@ def _by_algorithms(
         raise UsageError(
             f"{name} {version} was not measured between nodes", f"Measured: {fit.version}."
         )
-    seconds = algorithm_seconds(network_of(platform, kind), kind, nbytes, fit.law)
+    seconds = algorithm_seconds(network_of(platform, kind), kind, nbytes, fit.coefficients)
     notes, wider = [f"algorithms of {name} {fit.version}, fitted on H100"], 1.0
     if platform.device.vendor != "NVIDIA":
         notes.append("RCCL, by NCCL's algorithms: no log of it")
@@ -238,8 +238,8 @@ def _port(levels: tuple[Level, ...]) -> float:
     return rate
 
 
-def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -> float:
-    """Evaluate the law of a fit; ``slower`` stretches what grows with the size."""
+def fitted_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -> float:
+    """Return the duration that a fit predicts; ``slower`` stretches what grows with the size."""
     if fit.in_switch and num_ranks >= max(fit.ranks):
         inside = on_curve(fit.in_switch, max(nbytes, fit.in_switch_from), slower)
         if nbytes >= fit.in_switch_from:

@@ -11,7 +11,7 @@ hidden is the latency of every step. Small messages take another protocol (LL, L
 latency and less bandwidth, and an all-reduce a tree, whose depth grows with the logarithm of the
 nodes, whether or not their number is a power of two. Send, receive and all-to-all open
 ``channels`` per peer; each moves ``connection`` bytes a second at most, and a NIC no more than its
-rate. Inside a node a message gets more channels the larger it is. The numbers of the law are
+rate. Inside a node a message gets more channels the larger it is. The coefficients are
 fitted (``AlgorithmFit``); latencies of small messages, which no log has, are those of NCCL's own
 tuning model (src/graph/tuning.cc of NCCL 2.2x).
 """
@@ -29,7 +29,7 @@ from weft.cost.bus import bus_factor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Law = Mapping[str, float]
+    Coefficients = Mapping[str, float]
 
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 MESSAGES = ("send", "recv", "all_to_all", "gather", "scatter")
@@ -38,7 +38,7 @@ MESSAGES = ("send", "recv", "all_to_all", "gather", "scatter")
 class Protocol(NamedTuple):
     """What a protocol costs: seconds to enter, of a step over NVLink and over the network.
 
-    ``rate`` is the share of the bus rate that it reaches. None: the law has the number.
+    ``rate`` is the share of the bus rate that it reaches. None: it is a coefficient.
     """
 
     entry: float | None
@@ -92,30 +92,34 @@ class NodeNetwork:
         return self.nodes * self.gpus
 
 
-def algorithm_seconds(network: NodeNetwork, kind: str, nbytes: int, law: Law) -> float:
+def algorithm_seconds(
+    network: NodeNetwork, kind: str, nbytes: int, coefficients: Coefficients
+) -> float:
     """Return the seconds of one collective; ``nbytes`` counts as nccl-tests does."""
     if kind in MESSAGES:
-        return _messages(network, kind, nbytes, law)
+        return _messages(network, kind, nbytes, coefficients)
     bus = network.inside_rate
     if network.nodes > 1:
-        rails = network.gpus * network.nic_rate * law["share"]
+        rails = network.gpus * network.nic_rate * coefficients["share"]
         bus = rails if network.gpus == 1 else min(rails, bus)
-    found = _ring(network, kind, nbytes, bus, law)
+    found = _ring(network, kind, nbytes, bus, coefficients)
     return min(found, _tree(network, nbytes, bus)) if kind == "all_reduce" else found
 
 
-def _ring(network: NodeNetwork, kind: str, nbytes: int, bus: float, law: Law) -> float:
+def _ring(
+    network: NodeNetwork, kind: str, nbytes: int, bus: float, coefficients: Coefficients
+) -> float:
     """Return the fastest protocol on rings: every rank forwards what it received."""
     rounds = 2 if kind == "all_reduce" else 1
     between = rounds * (network.nodes - 1)
     inside = rounds * (network.ranks - 1) - between
     crossing = nbytes * bus_factor(kind, network.ranks)
     if kind in ("broadcast", "reduce") and network.nodes > 1:
-        return law["entry"] + (network.ranks - 1) * _CHAIN_STEP + crossing / bus
+        return coefficients["entry"] + (network.ranks - 1) * _CHAIN_STEP + crossing / bus
     found = []
     for protocol in _RINGS:
-        entry = law["entry"] if protocol.entry is None else protocol.entry
-        hop = law["hop"] if protocol.between is None else protocol.between
+        entry = coefficients["entry"] if protocol.entry is None else protocol.entry
+        hop = coefficients["hop"] if protocol.between is None else protocol.between
         share = _ALONE_LL128 if protocol.rate == 0.92 and network.gpus == 1 else protocol.rate
         found.append(entry + inside * protocol.inside + between * hop + crossing / (bus * share))
     return min(found)
@@ -134,27 +138,29 @@ def _tree(network: NodeNetwork, nbytes: int, bus: float) -> float:
     return min(found)
 
 
-def _messages(network: NodeNetwork, kind: str, nbytes: int, law: Law) -> float:
+def _messages(network: NodeNetwork, kind: str, nbytes: int, coefficients: Coefficients) -> float:
     """Return what point-to-point messages take, all at once and limited by the NICs."""
     nodes, gpus, ranks = network.nodes, network.gpus, network.ranks
     if nodes == 1:
-        return law["local"] + nbytes / _local_rate(network, nbytes, law)
+        return coefficients["local"] + nbytes / _local_rate(network, nbytes, coefficients)
     if kind in ("send", "recv"):
-        return law["message"] + nbytes / _port_rate(network, channels_to_a_peer(network), law)
+        return coefficients["message"] + nbytes / _port_rate(
+            network, channels_to_a_peer(network), coefficients
+        )
     apart = ranks - gpus
     remote = nbytes * apart / ranks
     if kind in ("gather", "scatter"):  # over all NICs of the root's node: NCCL forwards by NVLink
-        rate = _port_rate(network, apart * channels_to_a_peer(network), law) * gpus
+        rate = _port_rate(network, apart * channels_to_a_peer(network), coefficients) * gpus
         if gpus == 1:
-            return law["message"] + remote / rate
+            return coefficients["message"] + remote / rate
         # The root's links inside its node carry all but what its own NIC takes.
         inside = nbytes / ranks * (gpus - 1) + remote * (gpus - 1) / gpus
-        return law["message"] + max(remote / rate, inside / network.inside_rate)
+        return coefficients["message"] + max(remote / rate, inside / network.inside_rate)
     # Many nodes send to one NIC at a time, never quite in turn.
-    crowd = 1 + law["crowding"] * (nodes - 2) / nodes
-    rate = _port_rate(network, apart * channels_to_a_peer(network), law) / crowd
+    crowd = 1 + coefficients["crowding"] * (nodes - 2) / nodes
+    rate = _port_rate(network, apart * channels_to_a_peer(network), coefficients) / crowd
     inside = nbytes / ranks * (gpus - 1) / network.inside_rate if gpus > 1 else 0.0
-    return law["message"] + law["turn"] * (nodes - 1) + max(remote / rate, inside)
+    return coefficients["message"] + coefficients["turn"] * (nodes - 1) + max(remote / rate, inside)
 
 
 def channels_to_a_peer(network: NodeNetwork) -> int:
@@ -168,17 +174,20 @@ def channels_to_a_peer(network: NodeNetwork) -> int:
     return channels
 
 
-def _local_rate(network: NodeNetwork, nbytes: int, law: Law) -> float:
+def _local_rate(network: NodeNetwork, nbytes: int, coefficients: Coefficients) -> float:
     """Return the rate of a message inside a node: its channels are shared out, large ones get more.
 
     A channel is one block of threads, which copies at its own rate.
     """
     channels = max(_LOCAL_CHANNELS / network.gpus, nbytes / _CHANNEL_BYTES)
-    return min(network.link_rate, min(channels, _LOCAL_CHANNELS) * law["channel"])
+    return min(network.link_rate, min(channels, _LOCAL_CHANNELS) * coefficients["channel"])
 
 
-def _port_rate(network: NodeNetwork, connections: float, law: Law) -> float:
+def _port_rate(network: NodeNetwork, connections: float, coefficients: Coefficients) -> float:
     """Return what a NIC moves over so many connections; near its rate both limits are felt."""
-    port, opened = network.nic_rate * law["share"], connections * law["connection"]
-    power = law["sharpness"]
+    port, opened = (
+        network.nic_rate * coefficients["share"],
+        connections * coefficients["connection"],
+    )
+    power = coefficients["sharpness"]
     return float((port**-power + opened**-power) ** (-1 / power))

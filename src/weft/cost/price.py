@@ -2,7 +2,7 @@
 
 ``price`` takes the Cost of one command, ``price_columns`` many kernels of one family at once.
 A fit to tables of the device itself is used where there is one, then that of a sibling, then the
-law fitted to all devices, which needs a datasheet alone and has the widest range.
+cost model fitted to all devices, which needs a datasheet alone and has the widest range.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ import numpy as np
 from weft.cost.families import FAMILIES, PARTS, Family
 from weft.cost.grid import corrections, point_corrections
 from weft.cost.matmul import Floats
+from weft.cost.peak_rates import achieved_share, flops_of, rated_flops
 from weft.cost.ranges import Deviation, divided_term, range_term
-from weft.cost.recipes import achieved_share, flops_of, rated_flops
-from weft.cost.terms import TERMS, law_seconds
+from weft.cost.terms import TERMS, op_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
-from weft.hardware.dtypes import known_dtype, recipe_of
+from weft.hardware.dtypes import known_dtype, scheme_of
 from weft.hardware.files import catalogue_device
 from weft.hardware.kernel_fits import ANY, find_fit, implementations
 from weft.hardware.measured import KernelFit
@@ -70,6 +70,10 @@ def price(cost: Cost, device: Device) -> Price:
 @lru_cache(maxsize=65536)
 def _price(cost: Cost, device: Device) -> Price:
     cost = _as_decoded(cost)
+    if cost.family == "strided" and device.op_model("elementwise") is not None:
+        cost = replace(
+            cost, family="elementwise"
+        )  # a core was measured on contiguous tensors alone
     family = FAMILIES.get(cost.family)
     columns = _columns_of(cost, family) if family else None
     if family is None or columns is None:
@@ -91,24 +95,24 @@ def _as_decoded(cost: Cost) -> Cost:
 
 def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
     """Name the sides of a shape; None if some are missing, or zero: nothing is computed then."""
-    if "nbytes" in family.columns and cost.nbytes:
-        return {"nbytes": np.array([float(cost.nbytes)])}
     given: dict[str, float] = dict(zip(family.columns, cost.shape, strict=False))
+    if "nbytes" in family.columns and cost.nbytes:
+        given["nbytes"] = cost.nbytes
     if not all(given.get(key) for key in family.required):
         return None
     return {key: np.array([float(value)]) for key, value in given.items()}
 
 
 def _roofline(cost: Cost, device: Device) -> Price:
-    if (measured := device.law("elementwise")) is not None:
-        traffic = law_seconds(measured, {"nbytes": np.array([float(cost.nbytes)])})
+    if (measured := device.op_model("elementwise")) is not None:
+        traffic = op_seconds(measured, {"nbytes": np.array([float(cost.nbytes)])})
         total = float(traffic[0]) + cost.flops / flops_of(device, "fp32").achieved
         least, most = (total * each for each in _ROOFLINE_RANGE)
         return Price(total, least, most, model="memory traffic: no formula knows this kernel")
-    law = _fit(device, "elementwise", cost.dtype or "fp32")[0].law
-    moved = cost.nbytes / (device.memory_rated * law["memory"])
-    work = cost.flops / (0.5 * rated_flops(device, recipe_of(cost.dtype or "fp32").math))
-    seconds = law["launch"] + max(moved, work)
+    coefficients = _fit(device, "elementwise", cost.dtype or "fp32")[0].coefficients
+    moved = cost.nbytes / (device.memory_rated * coefficients["memory"])
+    work = cost.flops / (0.5 * rated_flops(device, scheme_of(cost.dtype or "fp32").math))
+    seconds = coefficients["launch"] + max(moved, work)
     low, high = (seconds * each for each in _ROOFLINE_RANGE)
     return Price(seconds, low, high, model="roofline: no formula knows this kernel")
 
@@ -124,23 +128,23 @@ def price_columns(
     family = find_family(kind)
     dtype = known_dtype(dtype or family.dtype)
     full = _complete(family, columns)
-    if (measured := device.law(family.name)) is not None and family.name in TERMS:
-        seconds = law_seconds(measured, full)
+    if (measured := device.op_model(family.name)) is not None and family.name in TERMS:
+        seconds = op_seconds(measured, full)
         low, high = seconds * measured.low, seconds * measured.high
         model = f"measured on {device.name}, torch, one thread"
         return KernelPrices(seconds, low, high, model, 1.0)
     library = _implementation(device, family, implementation)
-    fit, model, terms = _fit(device, family.law, dtype, library)
-    law = fit.law
+    fit, model, terms = _fit(device, family.fit_family, dtype, library)
+    coefficients = fit.coefficients
     if device.like and "scaled by" in model:
-        law = _carried_over(law, catalogue_device(device.like), device, dtype)
+        coefficients = _carried_over(coefficients, catalogue_device(device.like), device, dtype)
     elif "datasheet, by" in model:
-        law = _within_achieved(law, device, dtype)
-    arrives = recipe_of(dtype).arrives and "quantise" in law
+        coefficients = _within_achieved(coefficients, device, dtype)
+    arrives = scheme_of(dtype).arrives and "quantise" in coefficients
     if arrives:  # the correction is of kernels that quantize
-        launch = _fit(device, family.law, "bf16", library)[0].law["launch"]
-        law = {**law, "quantise": 0.0, "row": 0.0, "launch": launch}
-    seconds = family.formula(full, device, recipe_of(dtype), law)
+        launch = _fit(device, family.fit_family, "bf16", library)[0].coefficients["launch"]
+        coefficients = {**coefficients, "quantise": 0.0, "row": 0.0, "launch": launch}
+    seconds = family.formula(full, device, scheme_of(dtype), coefficients)
     if fit.correction is not None and not arrives:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
     if fit.points is not None and not arrives:
@@ -156,19 +160,21 @@ def _deviations(
 ) -> tuple[Deviation, Deviation]:
     """Return what a fit is off by for each shape by itself, and for all shapes alike.
 
-    The law of other devices is off by what those were that it was not shown, all shapes alike.
-    Ranges of libraries of attention hold points of other authors already.
+    The cost model of other devices is off by what those were that it was not shown, all shapes
+    alike. Ranges of libraries of attention hold points of other authors already.
     """
     own, common = Deviation.between(fit.low, fit.high), Deviation()
     if "datasheet, by" in model:
         own, common = common, own
-    common = common.joined(*(range_term(term, family.law) for term in terms if term != ELSEWHERE))
-    if "sibling" in terms and recipe_of(dtype).by_device:
-        others = find_fit(ANY, family.law, dtype, fit.implementation)
+    common = common.joined(
+        *(range_term(term, family.fit_family) for term in terms if term != ELSEWHERE)
+    )
+    if "sibling" in terms and scheme_of(dtype).by_device:
+        others = find_fit(ANY, family.fit_family, dtype, fit.implementation)
         if others is not None:  # its kernels are others there: as far as a device of another kind
             common = common.joined(Deviation.between(others.low, others.high))
     if ELSEWHERE in terms:
-        alone, alike = divided_term(ELSEWHERE, family.law)
+        alone, alike = divided_term(ELSEWHERE, family.fit_family)
         own, common = own.joined(alone), common.joined(alike)
     return own, common
 
@@ -184,35 +190,37 @@ def kernel_deviations(
     family = find_family(kind)
     dtype = known_dtype(dtype or family.dtype)
     library = _implementation(device, family, implementation)
-    fit, model, terms = _fit(device, family.law, dtype, library)
+    fit, model, terms = _fit(device, family.fit_family, dtype, library)
     kept = tuple(term for term in terms if term not in without)
     own, common = _deviations(fit, model, kept, family, dtype)
     return own.joined(common)
 
 
 def _carried_over(
-    law: Mapping[str, float], sibling: Device, device: Device, dtype: str
+    coefficients: Mapping[str, float], sibling: Device, device: Device, dtype: str
 ) -> Mapping[str, float]:
-    """Carry the law of a sibling over by what bounds its kernels.
+    """Carry the coefficients of a sibling over by what bounds its kernels.
 
     A share of the rated flops becomes the share that this device achieves: a card under a limit of
     watts does not sustain its clock.
     """
-    carried = dict(law)
-    if "flops" in law:
-        math = recipe_of(dtype).math
+    carried = dict(coefficients)
+    if "flops" in coefficients:
+        math = scheme_of(dtype).math
         kept = achieved_share(device, math) / achieved_share(sibling, math)
-        carried["flops"] = min(law["flops"] * kept, 1.0)
+        carried["flops"] = min(coefficients["flops"] * kept, 1.0)
     return carried
 
 
-def _within_achieved(law: Mapping[str, float], device: Device, dtype: str) -> Mapping[str, float]:
-    """Keep the law of other devices below the best rates that anybody achieved on this one."""
-    within = dict(law)
-    if "flops" in law:
-        within["flops"] = min(law["flops"], achieved_share(device, recipe_of(dtype).math))
-    if "memory" in law:
-        within["memory"] = min(law["memory"], device.memory_rate / device.memory_rated)
+def _within_achieved(
+    coefficients: Mapping[str, float], device: Device, dtype: str
+) -> Mapping[str, float]:
+    """Cap the coefficients of other devices at the best rates achieved on this one."""
+    within = dict(coefficients)
+    if "flops" in coefficients:
+        within["flops"] = min(coefficients["flops"], achieved_share(device, scheme_of(dtype).math))
+    if "memory" in coefficients:
+        within["memory"] = min(coefficients["memory"], device.memory_rate / device.memory_rated)
     return within
 
 
@@ -255,7 +263,7 @@ def _implementation(device: Device, family: Family, asked: str) -> str:
     known = dict.fromkeys(
         name
         for each in (device.name, device.like, ANY)
-        for name in implementations(each, family.law)
+        for name in implementations(each, family.fit_family)
     )
     asked = _ALIASES.get(asked, asked)
     if asked in known:
@@ -274,11 +282,11 @@ def _fit(
 ) -> tuple[KernelFit, str, tuple[str, ...]]:
     """Return the nearest fit, what to call it, and the terms that its range has in addition.
 
-    What was measured on the device comes first, then on its sibling, then the law of all
+    What was measured on the device comes first, then on its sibling, then the cost model of all
     devices; and all of that for the dtype itself before another one.
     """
     by = f" with {library}" if library else ""
-    for name in dict.fromkeys((dtype, recipe_of(dtype).measured, "fp32")):
+    for name in dict.fromkeys((dtype, scheme_of(dtype).measured, "fp32")):
         other = by if name == dtype else f"{by}, as {name}"
         terms: tuple[str, ...] = () if _are_alike(name, dtype) else ("dtype",)
         if own := _swept(device, family, name, library):
@@ -293,18 +301,22 @@ def _fit(
                 ("sibling", *terms),
             )
         if own := find_fit(ANY, family, name, library):
-            return own, f"datasheet, by the law of other devices{other}", terms
+            return own, f"datasheet, by the cost model of other devices{other}", terms
     found = find_fit(ANY, family, "bf16", library)
-    assert found is not None, f"the catalogue has no law for {family}"
-    return found, f"datasheet, by the law of other devices{by}, as bf16", ("dtype", ELSEWHERE)
+    assert found is not None, f"the catalogue has no coefficients for {family}"
+    return (
+        found,
+        f"datasheet, by the cost model of other devices{by}, as bf16",
+        ("dtype", ELSEWHERE),
+    )
 
 
 def _are_alike(one: str, other: str) -> bool:
     """Whether two dtypes run kernels of the same speed: equal bytes on units of equal rate."""
 
     def speed(dtype: str) -> tuple[str, float, float]:
-        recipe = recipe_of(dtype)
-        return recipe.math.replace("fp16", "bf16"), recipe.activation, recipe.weight
+        scheme = scheme_of(dtype)
+        return scheme.math.replace("fp16", "bf16"), scheme.activation, scheme.weight
 
     return speed(one) == speed(other)
 
@@ -320,7 +332,7 @@ def _swept(device: Device, family: str, dtype: str, library: str) -> KernelFit |
 
 
 def _of_kin(device: str, family: str, dtype: str, library: str) -> KernelFit | None:
-    """Return a fit of the family; batched products follow the law of single ones if need be."""
+    """Return a fit of the family; batched products fall back to that of single ones."""
     found = find_fit(device, family, dtype, library)
     if found is None and family == "bmm" and (single := find_fit(device, "gemm", dtype)):
         return replace(single, correction=None)

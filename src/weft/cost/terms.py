@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.cost.attention import visible_keys
 from weft.cost.matmul import Columns, Floats
-from weft.hardware.measured import OpLaw
+from weft.hardware.measured import OpCostModel
 
 Terms = Callable[[Columns], dict[str, Floats]]
 
@@ -61,10 +61,10 @@ TERMS: dict[str, Terms] = {
 }
 
 
-def law_seconds(law: OpLaw, columns: Columns) -> Floats:
+def op_seconds(model: OpCostModel, columns: Columns) -> Floats:
     """Price ops of one family by what was measured of it."""
-    counts = TERMS[law.family](columns)
+    counts = TERMS[model.family](columns)
     total = np.zeros_like(counts["call"])
-    for name, each in law.terms.items():
+    for name, each in model.terms.items():
         total = total + each * counts[name]
     return total

@@ -88,7 +88,7 @@ class AlgorithmFit:
     name: str
     version: str
     source: str
-    law: Mapping[str, float] = field(hash=False)
+    coefficients: Mapping[str, float] = field(hash=False)
     fitted: Mapping[str, float] = field(hash=False)
     held_out: Mapping[str, float] = field(hash=False)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, nearest
-from weft.hardware.measured import KernelFit, OpLaw
+from weft.hardware.measured import KernelFit, OpCostModel
 from weft.hardware.quantity import (
     Bytes,
     Few,
@@ -108,6 +108,7 @@ class Kernels:
     local_bytes: Bytes = 228 << 10  # scratch (shared) memory
     register_bytes: Bytes = 256 << 10
     unit_threads: Few = 2048
+    lanes: Few = 128  # of a unit: threads whose instruction it starts in a cycle
     cluster: Few = 1  # workgroups of a product that share what they load of one operand
     clock: Number = 1.5  # of the units at most, in GHz
     # The L2 is ``l2_slices`` caches that do not share, and gives ``l2_rate`` in all.
@@ -247,7 +248,7 @@ class Device:
     # What embedding tables take where they were measured, by who looks up: ``torch``, ``weft``, and
     # the same with ``_backward``.
     lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
-    laws: tuple[OpLaw, ...] = ()  # what ops of torch take on a core
+    op_models: tuple[OpCostModel, ...] = ()  # what ops of torch take on a core
     fits: tuple[KernelFit, ...] = ()  # its kernels where a sweep measured them
     # The device whose fitted kernels and curves of libraries stand in, scaled by the datasheets of
     # both, where this one was not measured.
@@ -258,9 +259,9 @@ class Device:
         """Whether it is one core of a CPU, whose host is itself."""
         return self.units == 1
 
-    def law(self, family: str) -> OpLaw | None:
-        """Return the law of a family of ops on one thread, if it was measured here."""
-        same = (law for law in self.laws if (law.family, law.threads) == (family, 1))
+    def op_model(self, family: str) -> OpCostModel | None:
+        """Return the cost model of a family of ops on one thread, if it was measured here."""
+        same = (m for m in self.op_models if (m.family, m.threads) == (family, 1))
         return next(same, None)
 
     def engine_refusal(self, collective: str) -> str:

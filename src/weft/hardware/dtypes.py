@@ -9,7 +9,7 @@ from weft.errors import UnknownNameError, nearest
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class QuantizationScheme:
     """How operands of a GEMM are stored and multiplied.
 
     ``math`` names the units' dtype, ``activation`` and ``weight`` are bytes of one element of the
@@ -18,7 +18,7 @@ class Recipe:
     ``measured`` names the dtype whose fit is closest in kind, where this one has none.
     ``arrives`` says that activations come in the dtype of the operands: the kernel before wrote
     them so, and the product has nothing to quantize. ``by_device``: libraries have another kernel
-    for every device, so a law carries over badly, to siblings as well.
+    for every device, so coefficients carry over badly, to siblings as well.
     """
 
     math: str
@@ -35,24 +35,25 @@ class Recipe:
         return item_bytes(self.writes)
 
 
-RECIPES = {
-    "bf16": Recipe("bf16", 2, 2, "bf16"),
-    "fp16": Recipe("fp16", 2, 2, "fp16"),
-    "tf32": Recipe("tf32", 4, 4, "tf32"),
-    "fp32": Recipe("fp32", 4, 4, "fp32"),
-    "fp64": Recipe("fp64", 8, 8, "fp64"),
+SCHEMES = {
+    "bf16": QuantizationScheme("bf16", 2, 2, "bf16"),
+    "fp16": QuantizationScheme("fp16", 2, 2, "fp16"),
+    "tf32": QuantizationScheme("tf32", 4, 4, "tf32"),
+    "fp32": QuantizationScheme("fp32", 4, 4, "fp32"),
+    "fp64": QuantizationScheme("fp64", 8, 8, "fp64"),
     # Activations come as bf16 and are turned into fp8 before (dynamic: after their maximum is
     # known); static has its scale beforehand, block has a scale for every 128 elements.
-    "fp8": Recipe("fp8", 1, 1, "bf16", "fp8"),
-    "fp8_static": Recipe("fp8", 1, 1, "bf16", "fp8"),
-    "fp8_block": Recipe("fp8", 1, 1, "bf16", "fp8_block", by_device=True),
+    "fp8": QuantizationScheme("fp8", 1, 1, "bf16", "fp8"),
+    "fp8_static": QuantizationScheme("fp8", 1, 1, "bf16", "fp8"),
+    "fp8_block": QuantizationScheme("fp8", 1, 1, "bf16", "fp8_block", by_device=True),
     # Servers quantize inside the norm or activation before.
-    "fp8_fused": Recipe("fp8", 1, 1, "bf16", "fp8", arrives=True),
-    "nvfp4": Recipe("fp4", 0.5625, 0.5625, "bf16", "nvfp4"),
-    "int8": Recipe("int8", 1, 1, "bf16", "sq"),
-    "sq": Recipe("int8", 1, 1, "bf16", "sq"),  # SmoothQuant: int8 activations and weights
-    "int8_wo": Recipe("bf16", 2, 1, "bf16", "int8_wo"),  # weights alone are stored so
-    "int4_wo": Recipe("bf16", 2, 0.5, "bf16", "int4_wo"),
+    "fp8_fused": QuantizationScheme("fp8", 1, 1, "bf16", "fp8", arrives=True),
+    "nvfp4": QuantizationScheme("fp4", 0.5625, 0.5625, "bf16", "nvfp4"),
+    "int8": QuantizationScheme("int8", 1, 1, "bf16", "sq"),
+    # SmoothQuant: int8 activations and weights.
+    "sq": QuantizationScheme("int8", 1, 1, "bf16", "sq"),
+    "int8_wo": QuantizationScheme("bf16", 2, 1, "bf16", "int8_wo"),  # weights alone are stored so
+    "int4_wo": QuantizationScheme("bf16", 2, 0.5, "bf16", "int4_wo"),
 }
 
 ALIASES = {
@@ -94,9 +95,9 @@ def known_dtype(name: str) -> str:
     """
     short = name.lower().removeprefix("torch.")
     found = ALIASES.get(short, short)
-    if found not in RECIPES and found not in _OTHER_BYTES:
+    if found not in SCHEMES and found not in _OTHER_BYTES:
         raise UnknownNameError(
-            f"no kernel is known for dtype {name!r}", nearest(found, [*RECIPES, *ALIASES])
+            f"no kernel is known for dtype {name!r}", nearest(found, [*SCHEMES, *ALIASES])
         )
     return found
 
@@ -104,16 +105,16 @@ def known_dtype(name: str) -> str:
 def item_bytes(dtype: str) -> float:
     """Return the bytes of one element in memory, as operands of products are stored."""
     name = known_dtype(dtype)
-    return _OTHER_BYTES[name] if name in _OTHER_BYTES else RECIPES[name].activation
+    return _OTHER_BYTES[name] if name in _OTHER_BYTES else SCHEMES[name].activation
 
 
-def recipe_of(dtype: str) -> Recipe:
-    """Return the recipe of a dtype; integers that are only moved have the units of fp32."""
+def scheme_of(dtype: str) -> QuantizationScheme:
+    """Return the quantization scheme of a dtype; integers, which are only moved, have fp32's."""
     name = known_dtype(dtype)
-    if name in RECIPES:
-        return RECIPES[name]
+    if name in SCHEMES:
+        return SCHEMES[name]
     size = _OTHER_BYTES[name]
-    return Recipe("fp32", size, size, name)
+    return QuantizationScheme("fp32", size, size, name)
 
 
 def output_dtype(dtype: str) -> str:
@@ -125,11 +126,11 @@ def output_dtype(dtype: str) -> str:
     >>> output_dtype("fp8"), output_dtype("fp16")
     ('bf16', 'fp16')
     """
-    return recipe_of(dtype).writes
+    return scheme_of(dtype).writes
 
 
 def product_bytes(dtype: str, m: int, n: int, k: int, batch: int = 1) -> int:
     """Return the bytes that products read and write: both operands, and the result."""
-    recipe = recipe_of(dtype)
-    read = recipe.activation * m * k + recipe.weight * k * n
-    return round(batch * (read + recipe.output * m * n))
+    scheme = scheme_of(dtype)
+    read = scheme.activation * m * k + scheme.weight * k * n
+    return round(batch * (read + scheme.output * m * n))

@@ -24,7 +24,7 @@ from weft.hardware.device import (
     WorkingSet,
 )
 from weft.hardware.machine import Machine, this_machine
-from weft.hardware.measured import CodecRate, KernelFit, MeasuredNoise, OpLaw, TorchHost
+from weft.hardware.measured import CodecRate, KernelFit, MeasuredNoise, OpCostModel, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
@@ -262,6 +262,7 @@ def _device(reader: Reader, device: object) -> Device | None:
     if not isinstance(device, dict):
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
+    device = _current_keys(device)
     dma, shared = device.get("dma"), device.get("shared")
     return reader.record(
         Device,
@@ -272,10 +273,21 @@ def _device(reader: Reader, device: object) -> Device | None:
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
         kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
-        laws=_measured(reader, device, "laws", tuple[OpLaw, ...], (), place),
+        op_models=_measured(reader, device, "op_models", tuple[OpCostModel, ...], (), place),
         fits=_measured(reader, device, "fits", tuple[KernelFit, ...], (), place),
         lookups=_records(reader, Lookups, device.get("lookups", {}), place.at("lookups")),
     )
+
+
+def _current_keys(device: Table) -> Table:
+    """Rename the keys of fits as files of version 0.1 have them."""
+    found = {"op_models" if key == "laws" else key: value for key, value in device.items()}
+    if isinstance(found.get("fits"), list):
+        found["fits"] = [
+            {"coefficients" if key == "law" else key: value for key, value in fit.items()}
+            for fit in found["fits"]
+        ]
+    return found
 
 
 def _shared(reader: Reader, table: object, place: Place) -> Cores:

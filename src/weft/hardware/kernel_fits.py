@@ -1,9 +1,9 @@
-"""What is known of kernels on a device: laws fitted to measured tables, their source and errors.
+"""Kernels of a device: cost models fitted to measured tables, with their source and errors.
 
 The files under ``catalogue/kernels`` are written by ``validation/fit_kernels.py`` from measured
 tables. A device that nobody measured says itself which one it is ``like``. ``any.toml`` holds the
-laws that were fitted to all devices at once, which serve a device with a datasheet only. What
-the numbers of a law mean is written in ``weft.cost``.
+coefficients that were fitted to all devices at once, which serve a device with a datasheet only.
+What the coefficients mean is written in ``weft.cost``.
 """
 
 import base64
@@ -59,7 +59,7 @@ class DeviceFits:
 
 
 def fitted_devices() -> tuple[str, ...]:
-    """List the devices with laws of their own."""
+    """List the devices with fits of their own."""
     return tuple(
         sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem not in (ANY, "grids"))
     )

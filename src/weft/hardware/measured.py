@@ -1,7 +1,7 @@
 """What was measured and fitted: kernels of a device, and torch on a machine that is its own device.
 
-Kernels of devices have a law each (``weft.cost``) and what the law leaves unexplained; ops of
-torch on cores are sums, with what its host and its wrappers add.
+Kernels of devices have a cost model each (``weft.cost``) and what its formula leaves unexplained;
+ops of torch on cores are sums, with what its host and its wrappers add.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 class FitErrors:
     """Geometric means of the relative error against so many rows of a table.
 
-    ``formula`` is of the law alone on the rows that it was fitted to, ``within_20`` the share of
-    these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
+    ``formula`` is of the formula alone on the rows that it was fitted to, ``within_20`` the share
+    of these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
     shapes, or one whole device (``devices``: each by itself). None: it was not, or could not be,
     left out.
     """
@@ -29,7 +29,7 @@ class FitErrors:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a law leaves unexplained: the logarithm of measured / law at the knots of a ``grid``.
+    """What a formula leaves unexplained: log(measured / formula) at the knots of a ``grid``.
 
     ``values`` are whole numbers of ``step``, one byte each, written as differences along the
     first column, packed and turned into text.
@@ -56,7 +56,7 @@ class PointCorrection:
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """One family and dtype: its law, what the law leaves unexplained, and how far off it is.
+    """The cost model of one family and dtype: coefficients, a correction, and its errors.
 
     Four of five rows that the fit was not shown lie between ``low`` and ``high`` times its price.
     ``implementation`` is the library, where kernels of several were fitted; ``version`` is what
@@ -65,7 +65,7 @@ class KernelFit:
 
     family: str
     dtype: str
-    law: Mapping[str, float] = field(hash=False)
+    coefficients: Mapping[str, float] = field(hash=False)
     low: float
     high: float
     source: str
@@ -77,7 +77,7 @@ class KernelFit:
 
 
 @dataclass(frozen=True, slots=True)
-class OpLaw:
+class OpCostModel:
     """One family of ops with so many threads: seconds are a sum of ``terms`` times their counts.
 
     What each term counts is written in ``weft.cost.terms``. ``error`` is the geometric mean of the

@@ -13,8 +13,8 @@ from weft.errors import PlatformError, WeftError, nearest
 from weft.units import parse_rate, parse_size, parse_time
 
 BASES = ("rated", "achieved", "fitted", "inherited", "derived", "given")
-"""Where a number comes from: a datasheet; a measurement; a law fitted to measurements; the share
-that a sibling achieves of its own rating; arithmetic on other figures; or the user stated it."""
+"""Where a number comes from: a datasheet; a measurement; a formula fitted to measurements; the
+share that a sibling achieves of its own rating; arithmetic on other figures; or the user."""
 
 Record = TypeVar("Record")
 Table = dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.errors import UnknownNameError
-from weft.hardware.dtypes import recipe_of
+from weft.hardware.dtypes import scheme_of
 from weft.planner.candidates import CollectiveGroup
 from weft.planner.lookup_ops import lookups_at
 
@@ -93,7 +93,7 @@ def _produces(cost: Cost, what: Collective | None) -> bool:
     rows, columns = cost.shape[-3], cost.shape[-2]
     batch = cost.shape[0] if len(cost.shape) == 4 else 1
     try:
-        item = recipe_of(cost.dtype or "fp32").output
+        item = scheme_of(cost.dtype or "fp32").output
     except UnknownNameError:  # measured, in a dtype that no model knows: four bytes, as most
         item = 4.0
     return abs(batch * rows * columns * item - what.nbytes) <= 0.01 * what.nbytes

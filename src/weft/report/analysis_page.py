@@ -34,6 +34,8 @@ _MEANINGS = {
 
 def page(analysis: Analysis) -> str:
     """Return the page of an analysis."""
+    if analysis.jobs:
+        return _page_of_jobs(analysis)
     ranks = [rank for rank in analysis.ranks if rank.total.num_gpu_events]
     sections = [
         _first(analysis),
@@ -48,6 +50,21 @@ def page(analysis: Analysis) -> str:
     shown = [section for section in sections if section is not None]
     return html_page(
         _title(analysis), shown, lead=_lead(analysis), top=tiles(list(_tiles(analysis)))
+    )
+
+
+def _page_of_jobs(analysis: Analysis) -> str:
+    """Return the page of several jobs: what each should do first, and where its steps go."""
+    sections = []
+    for job in analysis.jobs:
+        ranks = [rank for rank in job.ranks if rank.total.num_gpu_events]
+        bars = by_rank(ranks).drawings if ranks else ()
+        sections.append(Section(job.name, _lead(job), drawings=[*bars, *_first(job).drawings]))
+    return html_page(
+        f"Where the time goes: {len(analysis.jobs)} jobs",
+        [*sections, _about(analysis)],
+        lead=f"{len(analysis.ranks)} files of {len(analysis.jobs)} different jobs, each analyzed "
+        "by itself. A page of the files of one job shows its steps, collectives and timeline.",
     )
 
 

@@ -7,7 +7,7 @@ communication.
 import mmap
 from bisect import insort
 
-from weft.errors import RunError
+from weft.errors import SharedMemoryError
 from weft.units import format_size
 
 PAGE = mmap.PAGESIZE
@@ -32,7 +32,7 @@ class BlockAllocator:
                 break
             start = end
         if start + size > self._nbytes:
-            raise RunError(
+            raise SharedMemoryError(
                 f"out of heap memory: cannot allocate {format_size(nbytes)} of a rank's "
                 f"{format_size(self._nbytes)}.",
                 "Close prepared schedules that are no longer needed, or make /dev/shm larger.",

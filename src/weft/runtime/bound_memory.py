@@ -1,6 +1,7 @@
 """Memory of the caller that is bound to the buffers of a schedule: arrays, or raw addresses."""
 
 import ctypes
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,12 +26,19 @@ class RawMemory(NamedTuple):  # made in a third of the time of a frozen dataclas
 
 Bindable = NDArray[Any] | RawMemory
 Bind = tuple[int, int, int]
+Part = tuple[int, int]  # address, bytes
 
 
 def address_and_size(memory: Bindable, *, writable: bool = True) -> tuple[int, int]:
     """Return address and bytes of an array or RawMemory."""
     if isinstance(memory, RawMemory):
         return memory.address, memory.nbytes
+    if memory.dtype.hasobject:
+        raise UsageError(
+            f"the array holds Python objects (dtype {memory.dtype}), which other processes cannot "
+            "use.",
+            "Convert it to numbers, or send pickled bytes.",
+        )
     try:
         return address_of(memory, writable)
     except (ValueError, BufferError) as error:
@@ -48,6 +56,34 @@ def bytes_of(memory: Bindable) -> NDArray[np.uint8]:
     return memory.reshape(-1).view(np.uint8)
 
 
+def apart(x: Part, out: Part, own: int | None = None) -> tuple[Part, object]:
+    """Return the part to read in place of ``x`` while ``out`` is written, and what keeps it alive.
+
+    That is a copy where they overlap: other ranks may still read ``x``. Not where it lies ``own``
+    bytes from the start of ``out``, at this rank's own part, which nobody else writes.
+    """
+    (here, nbytes), (there, total) = x, out
+    if here >= there + total or there >= here + nbytes or here - there == own:
+        return x, None
+    held = bytes_of(RawMemory(here, nbytes)).copy()
+    return address_and_size(held), held
+
+
+def all_apart(xs: Sequence[Part], outs: Sequence[Part]) -> tuple[Sequence[Part], object]:
+    """Return the same for several parts, of which none may overlap any output."""
+    first, last = min(outs)[0], max(start + nbytes for start, nbytes in outs)
+    if not any(start < last and first < start + nbytes for start, nbytes in xs):
+        return xs, None
+    found: list[tuple[Part, object]] = [(x, None) for x in xs]
+    written = sorted(out for out in outs if out[1])
+    starts = [start for start, _ in written]
+    for number, x in enumerate(xs):
+        after = bisect_left(starts, x[0] + x[1])  # outputs do not overlap each other
+        if after and sum(written[after - 1]) > x[0]:
+            found[number] = apart(x, written[after - 1])
+    return [part for part, _ in found], [held for _, held in found]
+
+
 _names: dict[Any, str] = {}
 
 
@@ -57,7 +93,8 @@ def dtype_of(x: Bindable) -> str:
         return x.dtype
     name = _names.get(x.dtype)
     if name is None:
-        name = _names[x.dtype] = x.dtype.name
+        # Of the other byte order it has the same name, which would reduce it as it does not lie.
+        name = _names[x.dtype] = x.dtype.name if x.dtype.isnative else x.dtype.str
     return name
 
 

@@ -3,7 +3,9 @@
 import atexit
 import contextlib
 import ctypes
+import hashlib
 import os
+import resource
 import sys
 import threading
 import weakref
@@ -12,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from weft._core import Launcher, Member
-from weft.errors import DisagreeError, RunError, UsageError, WeftError
+from weft.errors import DisagreeError, RunError, SharedMemoryError, UsageError, WeftError
 from weft.runtime.block_allocator import PAGE, BlockAllocator, round_up
 from weft.runtime.bound_memory import STAGED_BYTES
 from weft.runtime.core_placement import num_cores, own_core
@@ -94,13 +96,15 @@ class Communicator(Faults):
             act()
         except WeftError as error:
             failure = error
-        told = f"{failure.message}\0{failure.hint}" if failure else ""
+        kind = "memory" if isinstance(failure, SharedMemoryError) else ""
+        told = f"{kind}\0{failure.message}\0{failure.hint}" if failure else ""
         shown = self.agree(what, told.encode()[:500])
         complaints = [(rank, text) for rank, text in enumerate(shown) if text]
         if failure is None and complaints:
             rank, text = complaints[0]
-            message, _, hint = text.decode(errors="replace").partition("\0")
-            return RunError(f"rank {rank} failed at {what}: {message}", hint)
+            kind, message, hint, *_ = (*text.decode(errors="replace").split("\0"), "")
+            raised = SharedMemoryError if kind else RunError
+            return raised(f"rank {rank} failed at {what}: {message}", hint)
         return failure
 
     def region(self, rank: int) -> int:
@@ -292,9 +296,9 @@ def _invalidate_worlds() -> None:
 os.register_at_fork(after_in_child=_invalidate_worlds)
 
 
-def out_of_shared_memory(error: OSError) -> RunError:
+def out_of_shared_memory(error: OSError) -> SharedMemoryError:
     """Return the error of a system that has no more shared memory."""
-    return RunError(
+    return SharedMemoryError(
         f"{error.strerror}.",
         "Make /dev/shm larger (in a container: --shm-size), or allocate less.",
     )
@@ -319,7 +323,11 @@ def create_segment(num_ranks: int) -> Launcher:
     room = os.statvfs(SHARED_MEMORY)
     # Addresses for twice the size of /dev/shm, so that fragmentation of the region never fails
     # before memory does. A size of zero means that there is no limit.
-    nbytes = min(2 * room.f_blocks * room.f_frsize or _MOST_ADDRESSES, _MOST_ADDRESSES // num_ranks)
+    most = _MOST_ADDRESSES
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # of everything that a process maps, other groups included
+        most = min(most, limit // 8)
+    nbytes = min(2 * room.f_blocks * room.f_frsize or most, most // num_ranks)
     try:
         return Launcher(num_ranks, round_up(nbytes, PAGE))
     except OSError as error:
@@ -332,27 +340,52 @@ def create_segment(num_ranks: int) -> Launcher:
 def join_group(comm: Communicator, ranks: Sequence[int], kind: type[T]) -> T | None:
     """Create a world of ``ranks``: the first creates its segment, the others join it.
 
-    All ranks of the communicator synchronize twice: when the name is known, and when all have
-    joined, so that no launcher is closed early. Groups that share no rank are made at once.
+    All ranks of the communicator synchronize: when the names are known, and when all have joined,
+    so that no launcher is closed early. Groups that share no rank are made at once. If a rank
+    fails, or names other ranks for a group, all ranks raise.
     """
-    chosen = sorted(set(ranks))
-    outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]
-    if not chosen or len(chosen) != len(ranks) or outside:
-        raise UsageError(
-            f"ranks: expected distinct ranks from 0 to {comm.num_ranks - 1} (got {list(ranks)})."
-        )
-    made = None
+    chosen, made, name = sorted(set(ranks)), None, b""
     with comm.exclusive("group"), contextlib.ExitStack() as stack:
         comm.drain()
-        name = b""
-        if comm.rank == chosen[0]:
-            name = stack.enter_context(
-                contextlib.closing(create_segment(len(chosen)))
-            ).name.encode()
-        shown = comm.agree("group", name)
-        if comm.rank in chosen:
-            name = shown[chosen[0]]
-            place = chosen.index(comm.rank)
-            made = kind(name.decode(), place, timeout=comm.timeout, engines=comm.engines)
-        comm.agree("group made")
+
+        def create() -> None:
+            nonlocal name
+            _require_distinct(ranks, comm.num_ranks)
+            if comm.rank == chosen[0]:
+                launcher = stack.enter_context(contextlib.closing(create_segment(len(chosen))))
+                name = launcher.name.encode()
+
+        if failure := comm.attempt("ranks of a group", create):
+            raise failure
+        digest = hashlib.blake2b(repr(chosen).encode(), digest_size=16).digest()
+        shown = comm.agree("group", digest + name)
+
+        def join() -> None:
+            nonlocal made
+            if comm.rank in chosen:
+                _require_same_group([shown[rank][: len(digest)] for rank in chosen], chosen)
+                place, segment = chosen.index(comm.rank), shown[chosen[0]][len(digest) :].decode()
+                made = kind(segment, place, timeout=comm.timeout, engines=comm.engines)
+
+        if failure := comm.attempt("group made", join):
+            if made is not None:
+                made.close()
+            raise failure
     return made
+
+
+def _require_distinct(ranks: Sequence[int], num_ranks: int) -> None:
+    outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if not ranks or len(set(ranks)) != len(ranks) or outside:
+        raise UsageError(
+            f"ranks: expected distinct ranks from 0 to {num_ranks - 1} (got {list(ranks)})."
+        )
+
+
+def _require_same_group(digests: list[bytes], chosen: list[int]) -> None:
+    for rank, digest in zip(chosen, digests, strict=True):
+        if digest != hashlib.blake2b(repr(chosen).encode(), digest_size=16).digest():
+            raise DisagreeError(
+                f"ranks: rank {rank} makes a group of other ranks than {chosen}.",
+                "Every rank of a group must name the same ranks.",
+            )

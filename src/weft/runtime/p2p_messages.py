@@ -24,6 +24,8 @@ from weft.runtime.bound_memory import Bindable, address_and_size
 from weft.runtime.communicator import Communicator
 from weft.runtime.faults import AbortTuple
 
+_MAX_TAG = (1 << 63) - 1
+
 
 def open_p2p_slots(comm: Communicator) -> None:
     """Allocate the message slots of a world. Collective."""
@@ -291,8 +293,8 @@ def _checked(
         raise UsageError(
             f"peer: rank {comm.rank} cannot exchange messages with rank {peer} of {comm.num_ranks}."
         )
-    if tag < 0:
-        raise UsageError(f"tag: must be >= 0 (got {tag}).")
+    if not 0 <= tag <= _MAX_TAG:
+        raise UsageError(f"tag: must be from 0 to 2^63 - 1 (got {tag}).")
     comm.require_healthy()
     return address_and_size(memory, writable=not sends)
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from weft._core import DispatchCache
 from weft.collectives import collective, pull
-from weft.collectives.catalogue import BUILDERS, SHARED_MEMORY
+from weft.collectives.catalogue import BUILDERS, REDUCING, SHARED_MEMORY
 from weft.compress import codec_of, is_lossless
 from weft.compress.delta import is_delta
-from weft.errors import UsageError
+from weft.errors import SharedMemoryError, UsageError
 from weft.runtime.algorithm_selector import AlgorithmSelector
 from weft.runtime.communicator import Communicator
 from weft.runtime.prepared_schedule import PreparedSchedule, prepare
@@ -130,24 +130,41 @@ class PreparedCache:
         num_buffers = 1
         if algorithm == "eager" and comm.num_ranks > 1:
             num_buffers = self.selector.num_buffers_of(signature.kind, signature.nbytes)
-        self._evict()
-        prepared = prepare(
-            schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers, direct=direct
-        )
+        self._evict(comm)
+        while True:
+            try:
+                prepared = prepare(
+                    schedule,
+                    comm,
+                    bound=True,
+                    elastic=elastic,
+                    num_buffers=num_buffers,
+                    direct=direct,
+                )
+                break
+            except SharedMemoryError:  # on all ranks alike: other groups may hold much, too
+                if not self._calls:
+                    raise
+                self._close_oldest()
         comm.member.end_call(number)
         entry = PreparedCall(prepared, call)
         self._calls[key] = entry
         return entry
 
-    def _evict(self) -> None:
+    def _evict(self, comm: Communicator) -> None:
         """Close the least recently used: the same on every rank, as all make the same calls."""
+        # A region has twice the bytes of /dev/shm: all ranks together keep at most half of it.
+        most = min(MAX_PREPARED_BYTES, comm.member.region_bytes // (4 * comm.num_ranks))
         while self._calls and (
             len(self._calls) >= MAX_PREPARED
-            or sum(entry.prepared.nbytes for entry in self._calls.values()) > MAX_PREPARED_BYTES
+            or sum(entry.prepared.nbytes for entry in self._calls.values()) > most
         ):
-            oldest = min(self._calls, key=lambda key: self._calls[key].prepared.program.last_use)
-            self.dispatch_cache.clear()
-            self._calls.pop(oldest).prepared.close()
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        oldest = min(self._calls, key=lambda key: self._calls[key].prepared.program.last_use)
+        self.dispatch_cache.clear()
+        self._calls.pop(oldest).prepared.close()
 
     def algorithm_of(self, kind: str, nbytes: int, num_ranks: int | None = None) -> str:
         """Return the algorithm of a call that names none."""
@@ -173,7 +190,7 @@ def _schedule_of(
 ) -> Schedule:
     if signature.kind == "exchange":
         return pull.exchange(num_ranks)
-    if signature.op and signature.op != KEEP_ROOT:
+    if signature.kind in REDUCING:
         options |= {"dtype": signature.dtype, "op": signature.op}
         _require_order(signature.op, algorithm)
     if signature.root >= 0:
@@ -194,9 +211,13 @@ def _schedule_of(
     return made
 
 
+def can_reduce(algorithm: str, op: str) -> bool:
+    """Return whether an algorithm has all inputs at once, or the operator does not need that."""
+    return algorithm in SHARED_MEMORY or not (op == "avg" or op.startswith("premul"))
+
+
 def _require_order(op: str, algorithm: str) -> None:
-    """Raise if an operator needs all inputs at once and the algorithm reduces them one by one."""
-    if (op == "avg" or op.startswith("premul")) and algorithm not in SHARED_MEMORY:
+    if not can_reduce(algorithm, op):
         raise UsageError(
             f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected "
             f"{', '.join(SHARED_MEMORY)}).",

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from weft.errors import RunError
 from weft.runtime.block_allocator import BlockAllocator
-from weft.runtime.bound_memory import RawMemory, address_and_size, bytes_of
+from weft.runtime.bound_memory import Part, RawMemory, address_and_size, bytes_of
 from weft.runtime.heap_arrays import HeapCommunicator
 from weft.runtime.work import Work
-
-Part = tuple[int, int]  # address, bytes
 
 
 class Allocation(NamedTuple):

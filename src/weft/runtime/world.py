@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any
 
 from weft.compress import Deltas
@@ -12,8 +13,11 @@ from weft.runtime.algorithm_selector import AlgorithmSelector, reads_pay
 from weft.runtime.bound_memory import (
     Bind,
     Bindable,
+    Part,
     RawMemory,
     address_and_size,
+    all_apart,
+    apart,
     bytes_of,
     dtype_of,
     parts_of,
@@ -90,8 +94,9 @@ class World(HeapCommunicator):
                 f"{nbytes * self.num_ranks}."
             )
         key = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
-        binds = [(IN, here, nbytes), (OUT, there, total)]
-        return self._call_and_cache(key, binds, out, x, async_op=async_op)
+        read, held = apart((here, nbytes), (there, total), self.rank * nbytes)
+        binds = [(IN, *read), (OUT, there, total)]
+        return self._call_and_cache(key, binds, (out, held), x, async_op=async_op)
 
     def reduce_scatter(
         self,
@@ -115,8 +120,9 @@ class World(HeapCommunicator):
                 f"{total / self.num_ranks:g}."
             )
         key = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
-        binds = [(IN, here, total), (OUT, there, nbytes)]
-        return self._call_and_cache(key, binds, out, x, async_op=async_op)
+        read, held = apart((here, total), (there, nbytes), -self.rank * nbytes)
+        binds = [(IN, *read), (OUT, there, nbytes)]
+        return self._call_and_cache(key, binds, (out, held), x, async_op=async_op)
 
     def all_reduce(
         self, x: Bindable, op: str = "sum", *, algorithm: str | None = None, async_op: bool = False
@@ -224,8 +230,9 @@ class World(HeapCommunicator):
             if total != nbytes:
                 raise UsageError(f"all_to_all: output is {total} bytes, expected {nbytes}.")
             key = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
-            binds = [(IN, here, nbytes), (OUT, there, total)]
-            return self._call_and_cache(key, binds, out, x, async_op=async_op)
+            read, held = apart((here, nbytes), (there, total))
+            binds = [(IN, *read), (OUT, there, total)]
+            return self._call_and_cache(key, binds, (out, held), x, async_op=async_op)
         sent = parts_of(x, in_splits, self.num_ranks, writable=False)
         received = parts_of(out, out_splits, self.num_ranks, writable=True)
         return self._exchange(sent, received, dtype_of(x), (out, x), async_op=async_op)
@@ -248,20 +255,24 @@ class World(HeapCommunicator):
     ) -> Work | None:
         """Fill the root's ``out`` with the ``x`` of all ranks; the others pass None."""
         here, nbytes = address_and_size(x, writable=False)
-        binds = [(IN, here, nbytes)]
-        binds += self._at_root(OUT, out, nbytes * self.num_ranks, root)
+        filled = self._at_root(OUT, out, nbytes * self.num_ranks, root)
+        read, held = (here, nbytes), None
+        for _, start, size in filled:  # on the root
+            read, held = apart(read, (start, size), self.rank * nbytes)
         key = ("gather", nbytes * self.num_ranks, dtype_of(x), "", self._root(root), "")
-        return self._call(key, binds, (out, x), async_op=async_op)
+        return self._call(key, [(IN, *read), *filled], (out, x, held), async_op=async_op)
 
     def scatter(
         self, out: Bindable, x: Bindable | None, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
         """Send every rank its part of the root's ``x``; the others pass None."""
         there, nbytes = address_and_size(out)
-        binds = [(OUT, there, nbytes)]
-        binds += self._at_root(IN, x, nbytes * self.num_ranks, root)
+        binds, held = [(OUT, there, nbytes)], None
+        for _, start, size in self._at_root(IN, x, nbytes * self.num_ranks, root):
+            read, held = apart((start, size), (there, nbytes), -self.rank * nbytes)
+            binds.append((IN, *read))
         key = ("scatter", nbytes * self.num_ranks, dtype_of(out), "", self._root(root), "")
-        return self._call(key, binds, (out, x), async_op=async_op)
+        return self._call(key, binds, (out, x, held), async_op=async_op)
 
     def send(self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False) -> Message | None:
         """Send ``x`` to a rank; short messages return before they are received."""
@@ -314,10 +325,10 @@ class World(HeapCommunicator):
         return replace(mine, eager=eager, eager_reduced=reduced, staged_unreduced=unreduced)
 
     def _call_and_cache(
-        self, key: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
+        self, key: CallKey, binds: list[Bind], keep: Any, x: Bindable, *, async_op: bool
     ) -> Work | None:
         """Execute a call and add it to the dispatch cache."""
-        work = self._call(key, binds, (out, x), async_op=async_op)
+        work = self._call(key, binds, (keep, x), async_op=async_op)
         self._cache.keep(key, x.dtype)
         return work
 
@@ -370,14 +381,16 @@ class World(HeapCommunicator):
 
     def _exchange(
         self,
-        sent: list[tuple[int, int]],
-        received: list[tuple[int, int]],
+        sent: Sequence[Part],
+        received: Sequence[Part],
         dtype: str,
         keep: Any,
         *,
         async_op: bool,
     ) -> Work | None:
         key = ("exchange", 0, dtype, "", -1, "")
+        sent, held = all_apart(sent, received)
+        keep = keep, held
         if not self.stages:
             binds = [(number, *part) for number, part in enumerate([*sent, *received])]
             return self._call(key, binds, keep, async_op=async_op)
@@ -403,6 +416,7 @@ class World(HeapCommunicator):
         return [(number, address, size)]
 
     def _root(self, root: int) -> int:
+        root = index(root)  # of numpy as well
         if not 0 <= root < self.num_ranks:
             raise UsageError(f"root: must be from 0 to {self.num_ranks - 1} (got {root}).")
         return root

@@ -22,19 +22,26 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from weft._core import reduction_item_bytes
 from weft.errors import BoundsError, ScheduleError
 from weft.schedule.accesses import accesses
 from weft.schedule.happens_before import compute_happens_before
 from weft.schedule.inline import inline
 from weft.schedule.ir import (
+    Broadcast,
     Buffer,
     Command,
     CommandKind,
+    Decode,
+    Encode,
+    Reduce,
     Repeat,
     Signal,
     Slice,
     Submit,
+    Swap,
     Wait,
     bodies,
 )
@@ -87,6 +94,8 @@ def check(schedule: Schedule, *, collapse: bool = True) -> None:
     _check_places(table)
     _check_flags(table)
     _check_bounds(table, symmetry)
+    _check_reductions(table)
+    _check_overlaps(table)
     order = mark_unsafe_flags(compute_happens_before(table, symmetry))
     touches = memory_accesses(table, symmetry)
     check_entry_and_exit(order, touches)
@@ -216,6 +225,62 @@ def _check_bounds(table: CommandTable, symmetry: Symmetry) -> None:
             f"{table.where(row)} has slices of different sizes.",
             "Source and destination of a copy must have equal sizes.",
         )
+
+
+def _check_reductions(table: CommandTable) -> None:
+    """Check that the core has every reduction, and that slices are whole elements."""
+    for number, command in enumerate(table.commands):
+        if not isinstance(command, Reduce):
+            continue
+        rows = np.flatnonzero(table.command == number)
+        if not len(rows):
+            continue
+        try:
+            item = reduction_item_bytes(command.dtype, command.op)
+        except ValueError as error:
+            raise ScheduleError(f"{table.where(int(rows[0]))}: {error}.") from error
+        nbytes = table.access_nbytes[table.access_start[rows]]
+        wrong = rows[nbytes % item != 0]
+        if len(wrong):
+            raise BoundsError(
+                f"{table.where(int(wrong[0]))} reduces {nbytes[nbytes % item != 0][0]} bytes, "
+                f"expected a multiple of {item} ({command.dtype})."
+            )
+
+
+def _check_overlaps(table: CommandTable) -> None:
+    """Check that commands do not write over what they still read.
+
+    A Copy may; a Reduce may write exactly one of its sources.
+    """
+    for number, command in enumerate(table.commands):
+        if not isinstance(command, Broadcast | Swap | Reduce | Encode | Decode):
+            continue
+        rows = np.flatnonzero(table.command == number)
+        if not len(rows):
+            continue
+        first, last = table.access_start[rows], table.access_start[rows + 1] - 1
+        for step in range(1, int(last[0] - first[0]) + 1):
+            one, other = (
+                (first, first + step) if isinstance(command, Broadcast) else (last - step, last)
+            )
+            wrong = rows[_overlap(table, one, other, equal=isinstance(command, Reduce))]
+            if len(wrong):
+                raise ScheduleError(
+                    f"{table.where(int(wrong[0]))} writes bytes that it still reads.",
+                    "Use a source and a destination that do not overlap.",
+                )
+
+
+def _overlap(
+    table: CommandTable, one: NDArray[np.int64], other: NDArray[np.int64], *, equal: bool
+) -> NDArray[np.bool_]:
+    """Return which accesses share bytes, except those that are ``equal`` if these are allowed."""
+    columns = (table.access_rank, table.access_buffer)
+    same = np.logical_and(*(column[one] == column[other] for column in columns))
+    start, stop = table.access_offset, table.access_offset + table.access_nbytes
+    shared: NDArray[np.bool_] = same & (start[one] < stop[other]) & (start[other] < stop[one])
+    return shared & (start[one] != start[other]) if equal else shared
 
 
 def _row_of(table: CommandTable, access: int) -> int:

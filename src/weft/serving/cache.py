@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
-from weft.hardware.dtypes import item_bytes, recipe_of
+from weft.hardware.dtypes import item_bytes, scheme_of
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def kv_cache(model: Transformer, device: Device, block_bytes: int | None = None)
 def weight_bytes(model: Transformer) -> int:
     """Return the bytes of weights on one rank; the embedding and the head are not quantized."""
     weights = [model.layer_weights(kind) for kind in model.kinds]
-    item, math = item_bytes(model.dtype), recipe_of(model.math or model.dtype).weight
-    expert = recipe_of(model.expert_math).weight if model.expert_math else math
+    item, math = item_bytes(model.dtype), scheme_of(model.math or model.dtype).weight
+    expert = scheme_of(model.expert_math).weight if model.expert_math else math
     layers = sum(math * each.dense + expert * each.expert for each in weights)
     return int(layers + 2 * item * model.vocab_of_rank * model.hidden)

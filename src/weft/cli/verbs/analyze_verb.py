@@ -112,6 +112,15 @@ def analysis_json(analysis: "Analysis") -> str:
         stragglers=[asdict(each) for each in analysis.stragglers],
         advice=[asdict(each) for each in analysis.advice],
         notes=analysis.notes,
+        jobs=[
+            {
+                "name": each.name,
+                "files": [rank.file for rank in each.ranks],
+                "step_time": each.step_time,
+                "advice": [asdict(one) for one in each.advice],
+            }
+            for each in analysis.jobs
+        ],
     )
 
 

@@ -130,7 +130,7 @@ def _calibrate_sweep(
     where = save(swept, path)
     rows = [
         {"family": f.family, "dtype": f.dtype, "points": f.errors.rows, "library": f.version}
-        | {"law": f.errors.formula, "left_out": f.errors.shapes, "low": f.low, "high": f.high}
+        | {"formula": f.errors.formula, "left_out": f.errors.shapes, "low": f.low, "high": f.high}
         for f in swept.require_device().fits
     ]
     if json:
@@ -139,7 +139,7 @@ def _calibrate_sweep(
     percent = "{:.1%}".format
     columns = [Column("family", "kernels", right=False, style="bold")]
     columns += [Column("dtype", "dtype"), Column("points", "points")]
-    columns += [Column("law", "error of the law", percent)]
+    columns += [Column("formula", "error of the formula", percent)]
     columns += [Column("left_out", "of a point left out", percent)]
     print_table(columns, rows, title=f"Kernels of {swept.require_device().title}")
     print_written(f"wrote {where}: use it as --on {where}")
@@ -274,20 +274,22 @@ _SHOWN = (64 << 10, 1 << 20, 16 << 20)  # sizes of collectives
 def print_torch(platform: "Platform") -> None:
     """Print ops, host, collectives and codecs, as far as they were measured."""
     if platform.torch is not None:
-        _print_laws(platform)
+        _print_op_models(platform)
         _print_host(platform)
         _print_libraries(platform)
     _print_noise(platform)
 
 
-def _print_laws(platform: "Platform") -> None:
+def _print_op_models(platform: "Platform") -> None:
     titles = {"flop": "Gflop/s at best", "byte": "GB/s at best"}
     rows = []
-    for law in platform.require_device().laws:
+    for model in platform.require_device().op_models:
         best = {
-            key: f"{1e-9 / law.terms[key]:.1f}" for key in titles if law.terms.get(key, 0.0) > 0
+            key: f"{1e-9 / model.terms[key]:.1f}" for key in titles if model.terms.get(key, 0.0) > 0
         }
-        rows.append({"family": law.family, "threads": law.threads, "error": law.error, **best})
+        rows.append(
+            {"family": model.family, "threads": model.threads, "error": model.error, **best}
+        )
     columns = [
         Column("family", "ops of torch", right=False, style="bold"),
         Column("threads", "threads"),

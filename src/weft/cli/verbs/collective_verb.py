@@ -169,12 +169,29 @@ def _show(
         print_json("collective", platform.name, rows)
         return
     print_collectives(platform, rows)
+    _print_library(answers)
     if timeline and answers:
         from weft.report.gantt import print_gantt
 
         print()
         for each in answers[-1].timelines:
             print_gantt(each)
+
+
+def _print_library(answers: "Found") -> None:
+    """Print what the platform's library takes, unless it was asked for."""
+    from weft.cli.collective_pricing import PredictedCollective, library_algorithm, library_seconds
+
+    found = [each for each in answers if isinstance(each, PredictedCollective)]
+    if not found or any(library_algorithm(each.asked) for each in found):
+        return
+    last = found[-1].question
+    if price := library_seconds(last):
+        name, seconds = price
+        print(
+            f"these are schedules of weft, simulated; {name} takes {format_time(seconds)} for "
+            f"{format_size(last.nbytes)}: --algorithm {name},auto"
+        )
 
 
 def _print_trace(answers: "Found") -> None:

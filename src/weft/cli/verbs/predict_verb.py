@@ -100,11 +100,11 @@ def predict(
 
 def peak_flops(job: "Job", machine: "Platform") -> float:
     """Return the rated flop/s of a device for the products of a job."""
-    from weft.cost.recipes import rated_flops
-    from weft.hardware.dtypes import recipe_of
+    from weft.cost.peak_rates import rated_flops
+    from weft.hardware.dtypes import scheme_of
 
     math = getattr(job.model, "math", "") or job.model.dtype
-    return rated_flops(machine.require_device(), recipe_of(math).math)
+    return rated_flops(machine.require_device(), scheme_of(math).math)
 
 
 def _of_recorded(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -94,7 +95,7 @@ class GroupRoutes:
 
     def carry(self, name: str, method: Callable[..., Any], args: Any, options: Any) -> Any:
         """Execute one call of the group, by plan or by default."""
-        if name not in BY_METHOD:
+        if name not in BY_METHOD or _is_sparse(args[0]):  # whose bytes differ in every call
             return method(self._group, *args, **options)
         route = self._find(*counted(name, args, self._group.size()))
         if self.default:
@@ -144,6 +145,12 @@ def counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:
     if known.part is not None:
         return known.kind, _nbytes(args[known.part]) * size
     return known.kind, _nbytes(args[known.whole])
+
+
+def _is_sparse(value: Any) -> bool:
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, Tensor) and value.layout is not torch.strided
 
 
 def _nbytes(value: Any) -> int:

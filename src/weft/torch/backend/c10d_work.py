@@ -215,10 +215,11 @@ class FutureCompleter:
         self._works.put(work)
 
     def close(self) -> None:
-        """End the thread after its works."""
+        """End the thread after its works; a callback in it may close it, too."""
         if self._thread is not None:
             self._works.put(None)
-            self._thread.join()
+            if self._thread is not threading.current_thread():
+                self._thread.join()
             self._thread = None
             _serving.discard(self)
 

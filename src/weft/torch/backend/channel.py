@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from weft._core import AbortCause, DispatchCache, FaultReason
+from weft.collectives.catalogue import BUILDERS
 from weft.runtime import RawMemory, World
 from weft.runtime.p2p_messages import Message
+from weft.runtime.prepared_cache import can_reduce
 from weft.torch.backend.c10d_work import Waitable
 
 if TYPE_CHECKING:
@@ -47,6 +49,16 @@ class Channel:
         # Without a core for the worker, leaving a call to it gains nothing.
         self.progress_seconds = 0.0 if world.has_core_for_worker else PROGRESS_SECONDS
 
+    def _algorithm(self, kind: str, op: str) -> str | None:
+        """Return the planned algorithm if it can carry out this reduction.
+
+        A plan knows neither the operator of a call nor that uneven parts are reduced one by one.
+        """
+        planned = self.algorithm
+        if planned is None or planned not in BUILDERS[kind] or not can_reduce(planned, op):
+            return None
+        return planned
+
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Waitable | None:
         """Concatenate the ranks' inputs in their order."""
         return self.world.all_gather(
@@ -55,18 +67,24 @@ class Channel:
 
     def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Waitable | None:
         """Reduce in place, on every rank."""
-        return self.world.all_reduce(memory_of(x), op, algorithm=self.algorithm, async_op=async_op)
+        return self.world.all_reduce(
+            memory_of(x), op, algorithm=self._algorithm("all_reduce", op), async_op=async_op
+        )
 
     def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Waitable | None:
         """Reduce in place, on the root."""
         return self.world.reduce(
-            memory_of(x), root, op, algorithm=self.algorithm, async_op=async_op
+            memory_of(x), root, op, algorithm=self._algorithm("reduce", op), async_op=async_op
         )
 
     def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Waitable | None:
         """Reduce-scatter into this rank's part."""
         return self.world.reduce_scatter(
-            memory_of(out), memory_of(x), op, algorithm=self.algorithm, async_op=async_op
+            memory_of(out),
+            memory_of(x),
+            op,
+            algorithm=self._algorithm("reduce_scatter", op),
+            async_op=async_op,
         )
 
     def broadcast(

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import UsageError
-from weft.runtime import Engines, World
+from weft.errors import RunError, UsageError
+from weft.runtime import Engines, RawMemory, World
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_base import GroupBase
 
@@ -28,13 +28,20 @@ def empty(
     sizes = torch.Size([shape] if isinstance(shape, int) else shape)
     dtype = dtype or torch.get_default_dtype()
     nbytes = sizes.numel() * dtype.itemsize
-    flat = torch.from_numpy(world_of(group).empty(nbytes, "uint8"))
-    return flat.view(dtype).view(sizes)
+    # At least a byte: the storage of a tensor without elements has no address to free it by.
+    flat = torch.from_numpy(world_of(group).empty(max(nbytes, 1), "uint8"))
+    return flat[:nbytes].view(dtype).view(sizes)
 
 
 def free(tensor: Tensor, *, group: ProcessGroup | None = None) -> None:
     """Release the memory of a tensor of ``empty``. Collective."""
-    world_of(group).free(tensor.detach().view(-1).view(torch.uint8).numpy())
+    storage = tensor.untyped_storage()
+    if max(tensor.nbytes, 1) != storage.nbytes():
+        raise RunError(
+            f"free: the tensor has {tensor.nbytes} bytes of an allocation of {storage.nbytes()}.",
+            "Pass the tensor of empty(), not a view of it.",
+        )
+    world_of(group).free(RawMemory(storage.data_ptr(), storage.nbytes()))
 
 
 def monitored_barrier(

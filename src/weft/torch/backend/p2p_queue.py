@@ -1,7 +1,10 @@
 """The messages of a group that are in flight; waiting for one makes progress on all of them."""
 
+import atexit
+import os
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -13,6 +16,8 @@ from weft.torch.backend.channel import Channel
 _SPINS = 200  # polls before a waiting rank sleeps between them
 _SLEEP = 50e-6
 _CHECK_SECONDS = 0.5  # seconds between checks that the peer is alive
+# Seconds until a thread helps, and between its looks: most messages are waited for sooner.
+_TO_HELP, _BETWEEN_HELP = 5e-3, 2e-3
 
 Key = tuple[bool, int, int]  # sends, peer, tag
 
@@ -56,17 +61,49 @@ class P2PRequest:
             blocked.update(self.messages)
 
 
+def _help(queue: "weakref.ref[P2PQueue]", asked: threading.Event) -> None:
+    """Serve a queue as long as it exists."""
+    while True:
+        asked.wait()
+        time.sleep(_TO_HELP)
+        asked.clear()  # before the look: what is added later asks again
+        while (here := queue()) is not None and here.help_for_a_while():
+            del here
+            time.sleep(_BETWEEN_HELP)
+        if here is None or here.is_closed:
+            return
+        del here
+
+
+_helped: "weakref.WeakSet[P2PQueue]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    """End threads that may be in native code: the interpreter cannot end them there."""
+    for queue in list(_helped):
+        queue.close()
+
+
+os.register_at_fork(after_in_child=_helped.clear)  # threads are not forked
+
+
 class P2PQueue:
     """Makes progress on all messages of a rank, whichever it waits for.
 
     A long message is read by its receiver from the sender's memory and needs both of them. So two
-    ranks that first send long messages to each other and then receive do not deadlock.
+    ranks that first send long messages to each other and then receive do not deadlock. A thread
+    makes progress while this rank computes or is in a collective, for which its peer may be late
+    because it waits for a message.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._requests: list[P2PRequest] = []
         self._lock = threading.Lock()
+        self._asked = threading.Event()  # wakes the thread
+        self._helper: threading.Thread | None = None
+        self._closed = False
 
     def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> P2PRequest:
         """Add a message, and make progress without waiting."""
@@ -82,7 +119,41 @@ class P2PQueue:
         with self._lock:
             self._requests.append(request)
         self.make_progress()
+        if not request.done and not self._asked.is_set():
+            self._ask_for_help()
         return request
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._asked.set()
+        if self._helper is not None and self._helper is not threading.current_thread():
+            self._helper.join()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the thread shall end."""
+        return self._closed
+
+    def _ask_for_help(self) -> None:
+        if self._helper is None:
+            # It does not keep the queue, and with it the world, alive.
+            asked = self._asked
+            queue = weakref.ref(self, lambda _: asked.set())
+            self._helper = threading.Thread(
+                target=_help, args=(queue, asked), name="weft-messages", daemon=True
+            )
+            self._helper.start()
+            _helped.add(self)
+        self._asked.set()
+
+    def help_for_a_while(self) -> bool:
+        """Make progress once, for the thread; return whether it shall look again soon."""
+        try:
+            self.make_progress()
+        except Exception:  # noqa: BLE001 - who waits for the message gets the error
+            return False
+        return bool(self._requests) and not self._closed
 
     def make_progress(self) -> None:
         """Test every message once; those of one peer and tag complete in order."""

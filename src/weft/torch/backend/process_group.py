@@ -208,12 +208,14 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
 
         While an exception is handled it does not wait: the other ranks may never make these calls.
         """
-        self.completer.close()
         # destroy_process_group() in a finally clause must not hang on peers that failed.
         if sys.exc_info()[0] is None:
+            self.completer.close()
             with suppress(RunError):  # the group has failed
                 self.channel.drain()
         self.channel.close()
+        self.p2p_queue.close()
+        self.completer.close()  # its works have ended with the channel
         inner, self._device_groups = self._device_groups, {}
         for group in inner.values():
             group.shutdown()

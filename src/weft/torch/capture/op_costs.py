@@ -78,7 +78,28 @@ def cost_of(
             first = args[_OPERAND.get(name, 0)].dtype
             dtype = _math_dtype(first, family) if as_gpu else dtype_name(first)
         return Cost(family, shape, dtype, flops, nbytes)
-    return Cost(_family(func, name), (), dtype, 0.0, nbytes)
+    family = _family(func, name)
+    locates = torch.Tag.pointwise in func.tags or family == "copy"
+    if as_gpu and locates and _is_strided([*inputs, *outputs]):
+        elements = max(each.numel() for each in (*inputs, *outputs))
+        return Cost("strided", (elements,), dtype, 0.0, nbytes)
+    return Cost(family, (), dtype, 0.0, nbytes)
+
+
+def _is_strided(tensors: Tensors) -> bool:
+    """Return whether a kernel has to compute where elements lie: tensors permuted or broadcast.
+
+    Torch vectorizes a kernel whose tensors all have the same dense layout; scalars do not count.
+    """
+    several = [each for each in tensors if each.numel() > 1]
+    layouts = {(each.shape, each.stride()) for each in several}
+    return len(layouts) > 1 or not all(_span(each) == each.numel() for each in several)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Return how many elements lie between the first and the last of a tensor, both included."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in sides)
 
 
 _MULTIPLIES = ("gemm", "bmm", "convolution")

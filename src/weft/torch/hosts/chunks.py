@@ -8,7 +8,8 @@ def as_bytes(x: Tensor) -> Tensor:
     """Return a contiguous tensor as bytes."""
     if x.dtype is torch.uint8 and x.dim() == 1:  # fast path of pieces: a view takes microseconds
         return x
-    return x.view(-1).view(torch.uint8)
+    # A dimension of one element may have any stride, which a view of other items would refuse.
+    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)
 
 
 def chunks(x: Tensor, nbytes: int) -> list[Tensor]:

@@ -14,6 +14,7 @@ from weft.errors import UsageError
 from weft.runtime.prepared_schedule import PreparedSchedule, prepare
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.channel import memory_of
+from weft.torch.backend.contiguity import contiguous_input, is_dense_contiguous, overlaps
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
@@ -43,7 +44,10 @@ class Resharding:
         self._rank, size = dist.get_rank(group), dist.get_world_size(group)
         self._dtype = dtype
         self.plan = ReshardPlan(
-            size, tuple(shape), _sharding("source", *source), _sharding("destination", *destination)
+            size,
+            tuple(shape),
+            _sharding("source", *source, len(shape)),
+            _sharding("destination", *destination, len(shape)),
         )
         self.schedule = self.plan.schedule(dtype.itemsize)
         self._prepared: PreparedSchedule | None = None
@@ -66,6 +70,8 @@ class Resharding:
             given = self._packed(x)
             out = self._output(out)
             taken = self._buffer(sends=False) if self._rank in self.plan.unpacked else out
+            if given is not None and taken is not None and overlaps(given, taken):
+                given = given.clone()  # other ranks still read it while this one writes
             if self._prepared is not None:
                 self._run_schedule(given, taken)
             else:
@@ -113,7 +119,7 @@ class Resharding:
                 "Pass this rank's part of the source, as torch.chunk cuts it.",
             )
         if self._rank not in self.plan.packed:
-            return x.contiguous()
+            return contiguous_input(x)
         buffer = self._buffer(sends=True)
         for box, part in self._parts(buffer, sends=True):
             part.copy_(x[_index(box)])
@@ -125,7 +131,7 @@ class Resharding:
             return None
         if out is None:
             return torch.empty(shape, dtype=self._dtype)
-        if out.dtype != self._dtype or tuple(out.shape) != shape or not out.is_contiguous():
+        if out.dtype != self._dtype or tuple(out.shape) != shape or not is_dense_contiguous(out):
             raise UsageError(
                 f"out: expected a contiguous {shape} of {self._dtype} on rank {self._rank} (got "
                 f"{tuple(out.shape)} of {out.dtype})."
@@ -166,14 +172,14 @@ def reshard(
         resharding.close()
 
 
-def _sharding(what: str, mesh: Mesh, placements: MeshPlacements) -> TensorSharding:
+def _sharding(what: str, mesh: Mesh, placements: MeshPlacements, num_dims: int) -> TensorSharding:
     if isinstance(mesh, DeviceMesh):
         mesh = mesh.mesh
     ranks = torch.as_tensor(mesh, dtype=torch.int64)
     dims: list[int | None] = []
     for each in placements:
         if isinstance(each, Shard):
-            dims.append(each.dim)
+            dims.append(each.dim + num_dims if -num_dims <= each.dim < 0 else each.dim)
         elif isinstance(each, Replicate):
             dims.append(None)
         else:

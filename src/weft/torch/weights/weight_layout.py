@@ -17,6 +17,7 @@ from weft.compress.delta import word_bytes
 from weft.compress.frame import FLOATS, Octets
 from weft.errors import UsageError
 from weft.torch.backend.channel import DTYPE_NAMES
+from weft.torch.backend.contiguity import is_dense_contiguous
 from weft.torch.hosts.chunks import as_bytes
 
 # Bytes of weights in a piece: of weights of which 1 % changed, a message of 45 KB. Long enough that
@@ -98,11 +99,12 @@ def layout_of(tensors: Mapping[str, Tensor]) -> tuple[WeightLayout, list[Octets]
                 f"tensors: expected tensors in CPU memory (got {name!r}, {tensor.device}).",
                 "Copy weights of other devices to pinned CPU memory first.",
             )
-        if not tensor.is_contiguous():
+        if not is_dense_contiguous(tensor):
+            strides = f"with strides {tensor.stride()}"
+            how = "lazily conjugated or negated" if tensor.is_contiguous() else strides
             raise UsageError(
-                f"tensors: expected contiguous tensors (got {name!r} with strides "
-                f"{tensor.stride()}).",
-                "Pass tensor.contiguous(), and copy it back after a switch.",
+                f"tensors: expected contiguous tensors (got {name!r} {how}).",
+                "Pass tensor.resolve_conj().contiguous(), and copy it back after a switch.",
             )
     memory = [
         as_bytes(tensor.detach()).numpy()

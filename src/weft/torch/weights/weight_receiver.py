@@ -16,7 +16,7 @@ from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.serial_executor import SerialExecutor, SerialJob
-from weft.torch.weights.weight_layout import Segment, layout_of, whole_codec
+from weft.torch.weights.weight_layout import Segment, WeightLayout, layout_of, whole_codec
 from weft.torch.weights.weight_protocol import Held, collective_runner, exchange_update
 
 _NOTHING = Held(0, 0)
@@ -60,7 +60,7 @@ class WeightReceiver:
         self._layout, self._memory = layout_of(tensors)
         self._pieces = self._layout.pieces()
         self._words = list(self._layout.words())
-        self._skipped = _tied(self._memory)
+        self._skipped = _tied(self._layout, self._memory)
         self._source = source
         self._held = _NOTHING  # after the staged updates
         self._switched = _NOTHING
@@ -196,13 +196,25 @@ def _split(frames: Octets) -> list[Octets]:
     return [frames[start:stop] for start, stop in pairwise(ends)]
 
 
-def _tied(memory: list[Octets]) -> set[int]:
-    """Return the tensors that are the memory of an earlier one: applied once, not twice."""
-    seen: set[tuple[int, int]] = set()
-    found = set()
-    for number, each in enumerate(memory):
-        place = (np.asarray(each).ctypes.data, len(each))
-        if place in seen and len(each):
+def _tied(layout: WeightLayout, memory: list[Octets]) -> set[int]:
+    """Return the tensors inside of another one: they change with it, so they are not written.
+
+    Raise if two overlap otherwise: what is written through one would change the other.
+    """
+    places = [(int(np.asarray(each).ctypes.data), len(each)) for each in memory]
+    longest_first = sorted(range(len(places)), key=lambda n: (places[n][0], -places[n][1], n))
+    found: set[int] = set()
+    last, end = 0, 0
+    for number in longest_first:
+        start, nbytes = places[number]
+        if nbytes and start + nbytes <= end:
             found.add(number)
-        seen.add(place)
+        elif nbytes and start < end:
+            names = layout.names[last], layout.names[number]
+            raise UsageError(
+                f"tensors: {names[0]!r} and {names[1]!r} share a part of their memory.",
+                "Pass the tensor of which both are views, or copies.",
+            )
+        elif nbytes:
+            last, end = number, start + nbytes
     return found

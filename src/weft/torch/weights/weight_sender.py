@@ -50,6 +50,7 @@ class WeightSender:
         self._rank = dist.get_rank(group)
         self._copies = [memory.copy() for memory in self._memory]
         self._held = Held(_new_series(), 0)
+        self._advanced = False  # whether the copies have the values of the update that is sent
 
     @property
     def version(self) -> int:
@@ -66,9 +67,6 @@ class WeightSender:
         def act(topology: HostTopology) -> None:
             found.append(exchange_update(topology, self._rank, self._layout, self._held, self))
 
-        if self._held.version == 0:  # nothing was sent yet: there is nothing to compare with
-            for copy, memory in zip(self._copies, self._memory, strict=True):
-                copy[:] = memory
         try:
             self._run(act)
         except BaseException:  # the copies may have advanced: nobody holds what they hold
@@ -83,15 +81,19 @@ class WeightSender:
             exchanged.full,
         )
 
-    def start(self, *, is_current: bool) -> None:
-        """Prepare nothing: the sender defines the version."""
+    def start(self, *, is_current: bool) -> None:  # noqa: ARG002 - it defines what is current
+        """Prepare for an update: the copies still hold what was sent last."""
+        self._advanced = False
 
     def encode(self, piece: list[Segment], out: Octets, *, full: bool) -> int:
         """Write the frames of a piece: what changed, or all values."""
         size = 0
+        self._advanced |= not full
         for segment in piece:
             tensor, start, stop = segment
             dtype, copy = self._layout.dtypes[tensor], self._copies[tensor][start:stop]
+            if not self._advanced:  # no receiver could use what changed: that was not sent
+                copy[:] = self._memory[tensor][start:stop]
             size += (
                 codec_of(whole_codec(dtype), dtype).encode(copy, out[size:])
                 if full

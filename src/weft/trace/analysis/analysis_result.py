@@ -22,6 +22,7 @@ None means that a trace does not contain the information; ``notes`` say why.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -312,7 +313,7 @@ class StepAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Analysis(ResultTables):
-    """The analysis of the files of a job."""
+    """The analysis of the files of a job, or of several jobs that were read at once."""
 
     __repr__ = brief
 
@@ -322,10 +323,20 @@ class Analysis(ResultTables):
     stragglers: tuple[Straggler, ...]
     advice: tuple[StepAdvice, ...]
     notes: tuple[str, ...]
+    jobs: "tuple[Analysis, ...]" = ()  # one for each job, if the files are of several
+
+    @property
+    def name(self) -> str:
+        """The file of the job, or its first file and how many more there are."""
+        first, more = Path(self.ranks[0].file).name, len(self.ranks) - 1
+        first = first.removesuffix(".gz").removesuffix(".json")
+        return f"{first} and {more} more" if more else first
 
     @property
     def step_time(self) -> float | None:
-        """The mean step of the slowest rank, which the others wait for."""
+        """The mean step of the slowest rank, which the others wait for; None of several jobs."""
+        if self.jobs:
+            return None
         return max((r.step_time for r in self.ranks if r.step_time is not None), default=None)
 
     @property

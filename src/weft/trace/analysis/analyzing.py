@@ -96,20 +96,30 @@ def _without_replay(found: JobAnalysis) -> Sequence[StepAdvice]:
 
 
 def _analysis(parts: Sequence[JobAnalysis], advise: Advisor, notes: Sequence[str]) -> Analysis:
-    ranks = tuple(rank for part in parts for rank in part.ranks)
-    jobs = [part.job for part in parts]
-    sizes = {rank.trace.world_size for rank in ranks}
+    advice = [advise(part) for part in parts]
+    found = [_analysis_of(part, mine) for part, mine in zip(parts, advice, strict=True)]
+    if len(found) == 1:
+        return replace(found[0], notes=(*notes, *found[0].notes))
     return Analysis(
-        ranks=ranks,
+        ranks=tuple(rank for each in found for rank in each.ranks),
+        world_size=None,
+        aligned_within=None,
+        stragglers=tuple(late for each in found for late in each.stragglers),
+        advice=first_of([each for mine in advice for each in mine]),
+        notes=(*notes, *(f"{each.name}: {note}" for each in found for note in each.notes)),
+        jobs=tuple(found),
+    )
+
+
+def _analysis_of(found: JobAnalysis, advice: Sequence[StepAdvice]) -> Analysis:
+    sizes = {rank.trace.world_size for rank in found.ranks}
+    return Analysis(
+        ranks=found.ranks,
         world_size=sizes.pop() if len(sizes) == 1 else None,
-        aligned_within=jobs[0].within,
-        stragglers=tuple(late for part in parts for late in part.stragglers),
-        advice=first_of([advice for part in parts for advice in advise(part)]),
-        notes=(
-            *notes,
-            *(note for job in jobs for note in (*job.notes, *_apart(job))),
-            *_missing(jobs[0]),
-        ),
+        aligned_within=found.job.within,
+        stragglers=found.stragglers,
+        advice=first_of(advice),
+        notes=(*found.job.notes, *_apart(found.job), *_missing(found.job)),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.cost import price
-from weft.cost.recipes import flops_of
+from weft.cost.peak_rates import flops_of
 from weft.hardware import Device
 from weft.schedule import Cost
 from weft.trace import EventKind, Trace

@@ -1,7 +1,7 @@
-"""Fit the numbers of a law to measured tables: small relative errors, numbers that make sense.
+"""Fit the coefficients of a cost model to measured tables: small errors, plausible values.
 
-Every number is looked for as a logarithm, inside a range, and pulled towards where it started as
-loosely as its spread says: what the tables say nothing about stays where it was. Nothing is
+Every coefficient is looked for as a logarithm, inside a range, and pulled towards where it started
+as loosely as its spread says: what the tables say nothing about stays where it was. Nothing is
 random.
 """
 
@@ -21,14 +21,14 @@ _LARGEST_STEP = 0.7
 
 
 class Observations(Protocol):
-    """What was measured, and what a law says of it."""
+    """What was measured, and what a cost model predicts for it."""
 
     @property
     def seconds(self) -> Floats:
         """What was measured, a row each."""
 
-    def predicted(self, law: Mapping[str, float]) -> Floats:
-        """Price every row by a law."""
+    def predicted(self, coefficients: Mapping[str, float]) -> Floats:
+        """Predict the seconds of every row."""
 
 
 class Range(NamedTuple):
@@ -40,16 +40,18 @@ class Range(NamedTuple):
     spread: float = 1.0
 
 
-def fit_law(studies: Sequence[Observations], ranges: Mapping[str, Range]) -> dict[str, float]:
-    """Return the law of smallest errors over all rows (Levenberg and Marquardt, reweighted)."""
+def fit_coefficients(
+    studies: Sequence[Observations], ranges: Mapping[str, Range]
+) -> dict[str, float]:
+    """Return the coefficients with the smallest errors (Levenberg and Marquardt, reweighted)."""
     free = [key for key, each in ranges.items() if each.spread > 0]
     origin = np.log([ranges[key].start for key in free])
     pull = _PRIOR_WEIGHT / np.array([ranges[key].spread for key in free]) ** 2
     wanted = np.concatenate([np.log(each.seconds) for each in studies])
 
     def residual(place: Floats) -> Floats:
-        law = _law(ranges, free, place)
-        said = np.concatenate([np.log(each.predicted(law)) for each in studies])
+        coefficients = _coefficients(ranges, free, place)
+        said = np.concatenate([np.log(each.predicted(coefficients)) for each in studies])
         found: Floats = wanted - said
         return found
 
@@ -81,11 +83,11 @@ def fit_law(studies: Sequence[Observations], ranges: Mapping[str, Range]) -> dic
         place, left, cost, damping = place + step, new, cost - gained, damping / 3
         if gained < 5e-5 * cost:
             break
-    return {key: float(f"{value:.4g}") for key, value in _law(ranges, free, place).items()}
+    return {key: float(f"{value:.4g}") for key, value in _coefficients(ranges, free, place).items()}
 
 
-def _law(ranges: Mapping[str, Range], free: list[str], place: Floats) -> dict[str, float]:
-    law = {key: each.start for key, each in ranges.items()}
+def _coefficients(ranges: Mapping[str, Range], free: list[str], place: Floats) -> dict[str, float]:
+    coefficients = {key: each.start for key, each in ranges.items()}
     for key, value in zip(free, np.exp(place), strict=True):
-        law[key] = float(np.clip(value, ranges[key].least, ranges[key].most))
-    return law
+        coefficients[key] = float(np.clip(value, ranges[key].least, ranges[key].most))
+    return coefficients

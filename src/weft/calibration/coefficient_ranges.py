@@ -1,4 +1,4 @@
-"""Where the numbers of each law may lie.
+"""Start and bounds of the coefficients of each cost model.
 
 A start is what a datasheet or a published measurement suggests; the bounds are physical: no more
 than the rated rate, no fewer rows than one instruction multiplies, no launch under half a
@@ -7,7 +7,7 @@ microsecond. Spreads are in e-folds; a spread of zero keeps a number as it is.
 
 from collections.abc import Mapping
 
-from weft.calibration.law_fit import Range
+from weft.calibration.cost_model_fit import Range
 
 PRODUCTS = {
     "launch": Range(2e-6, 5e-7, 1e-4, 0.7),
@@ -54,21 +54,21 @@ _BY_DTYPE = {
 
 
 def grid_of(family: str, dtype: str) -> str:
-    """Name the grid of a family's correction for a dtype; "" where the law has none."""
+    """Name the grid of a family's correction for a dtype; "" where it has none."""
     if dtype == "bf16" and family in ("norm", "activation", "elementwise"):
-        return ""  # the law alone is as near as the microseconds that the table is rounded to
+        return ""  # the formula alone is as near as the microseconds that the table is rounded to
     return "gemm-fp32" if (family, dtype) == ("gemm", "fp32") else family
 
 
 def ranges_of(family: str, dtype: str, implementation: str = "") -> Mapping[str, Range]:
-    """Return the ranges of a family's law for a dtype, or for a library of several."""
+    """Return the ranges of a family's coefficients for a dtype, or for a library of several."""
     if implementation:
         return _TRAINED
     if family in ("gemm", "bmm"):
         return _CALLED if dtype == "fp32" else _BY_DTYPE.get(dtype, PRODUCTS)
-    if dtype == "fp32" and family in _CALLED_LAWS:
-        return _CALLED_LAWS[family]
-    return LAWS[family]
+    if dtype == "fp32" and family in _CALLED_RANGES:
+        return _CALLED_RANGES[family]
+    return COEFFICIENT_RANGES[family]
 
 
 _ATTENTION = {
@@ -128,7 +128,7 @@ _ROWS = _MOVED | {
 }
 # Times of the device alone, launches included.
 _DEVICE = {"launch": Range(1.5e-6, 5e-7, 1e-5, 0.7)}
-LAWS: dict[str, Mapping[str, Range]] = {
+COEFFICIENT_RANGES: dict[str, Mapping[str, Range]] = {
     "attention": _ATTENTION,
     "decode": _DECODE,
     "moe": _EXPERTS,
@@ -136,7 +136,7 @@ LAWS: dict[str, Mapping[str, Range]] = {
     **dict.fromkeys(("softmax", "norm"), _DEVICE | _ROWS),
     "elementwise": _DEVICE | _MOVED,
 }
-_CALLED_LAWS = {
+_CALLED_RANGES = {
     "softmax": _CALL | _ROWS,
     "norm": _CALL | _ROWS,
     "elementwise": _CALL | _MOVED,

@@ -2,7 +2,7 @@
 
 from weft.errors import UnknownNameError, nearest
 from weft.hardware import Device, Flops
-from weft.hardware.dtypes import RECIPES
+from weft.hardware.dtypes import SCHEMES
 
 
 def rated_flops(device: Device, math: str) -> float:
@@ -25,7 +25,7 @@ def flops_of(device: Device, dtype: str) -> Flops:
     Where there are none the next that hold it serve: bf16 those of fp16 or fp32, fp8 those of
     bf16 and so on, as libraries do.
     """
-    math = RECIPES[dtype].math if dtype in RECIPES else dtype
+    math = SCHEMES[dtype].math if dtype in SCHEMES else dtype
     for name in _WIDER[_WIDER.index(math) :] if math in _WIDER else (math,):
         if name in device.flops:
             return device.flops[name]
