@@ -93,10 +93,28 @@ def test_predict_takes_ranks_of_a_platform():
     assert weft.predict("gpt2", weft.platform("a100-8"), num_ranks=2).platform.num_ranks == 2
 
 
+def test_settings_may_be_values_of_python():
+    asked = {"layers": 4.0, "pp": 2, "stage_layers": [3, 1], "batch": 4, "micro_batch": 1}
+    found = weft.predict("gpt2", "a100-8", num_ranks=2, settings=asked).seconds
+    words = asked | {"layers": "4", "stage_layers": "3-1"}
+    assert found == weft.predict("gpt2", "a100-8", num_ranks=2, settings=words).seconds
+    with pytest.raises(UsageError, match="cannot read batch='true'"):
+        weft.predict("gpt2", "a100-8", settings={"batch": True})
+
+
 def test_plan_takes_names_and_values():
     by_names = weft.plan("gpt2", "a100-8", mode="heuristic")
     by_values = weft.plan(weft.find_workload("gpt2", 8), weft.platform("a100-8"), mode="heuristic")
     assert by_names == by_values
+
+
+def test_a_plan_of_many_micro_batches_starts_from_what_is_predicted(monkeypatch):
+    for module in ("weft.models.folding", "weft.planner.job_prediction"):
+        monkeypatch.setattr(f"{module}.MANY_OPS", 400)
+    many = {"layers": 2, "pp": 2, "batch": 64, "micro_batch": 1}
+    made = weft.plan("gpt2", "a100-8", num_ranks=2, settings=many, mode="heuristic")
+    assert made.baseline == weft.predict("gpt2", "a100-8", num_ranks=2, settings=many).seconds
+    assert "micro batches, which repeat" in made.notes[0]
 
 
 def test_simulate_takes_the_name_of_a_platform():

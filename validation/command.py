@@ -132,7 +132,7 @@ def _write(
         return write(path, rows)
     if path.suffix == ".md":
         before = path.read_text(encoding="utf-8") if path.exists() else ""
-        return write(path, _markdown(found, before))
+        return write(path, _markdown(found, before, path.parent / "plots"))
     from weft.report.page import Section, html_page
 
     sections = [
@@ -150,7 +150,7 @@ def _write(
     return write(path, page)
 
 
-def _markdown(found: "list[tuple[Group, list[Target]]]", before: str = "") -> str:
+def _markdown(found: "list[tuple[Group, list[Target]]]", before: str, plots: Path) -> str:
     """Return the tables as one page, the groups one below the other in the order of their names.
 
     Of the page as it was ``before``, sections of groups that are not among those found stay.
@@ -158,17 +158,19 @@ def _markdown(found: "list[tuple[Group, list[Target]]]", before: str = "") -> st
     _, *kept = before.split("\n## ")
     sections = {each.partition("\n")[0]: f"## {each.rstrip()}\n" for each in kept}
     sections = {name: sections[name] for name in validation.group_names() if name in sections}
-    sections |= {group.name: _section(group, targets) for group, targets in found}
+    sections |= {group.name: _section(group, targets, plots) for group, targets in found}
     known = [sections[name] for name in sorted(sections)]
     return "\n".join(["# How far off is weft?\n", _ACCURACY, *known])
 
 
-def _section(group: "Group", targets: "list[Target]") -> str:
+def _section(group: "Group", targets: "list[Target]", plots: Path) -> str:
+    """Return the tables of a group, and the plots of it that were drawn into the page's folder."""
     from validation.markdown_tables import markdown_table
 
     parts = [f"## {group.name}\n", f"{group.question} {_summary(targets)}\n"]
-    plots = _PAGE_PLOTS.get(group.name, ())
-    parts += [f"![{name.replace('-', ', ')}](plots/{group.name}-{name}.svg)\n" for name in plots]
+    names = _PAGE_PLOTS.get(group.name, ())
+    drawn = [name for name in names if (plots / f"{group.name}-{name}.svg").is_file()]
+    parts += [f"![{name.replace('-', ', ')}](plots/{group.name}-{name}.svg)\n" for name in drawn]
     for part, mine in _parts(targets):
         rows = [_shown(target.as_row()) for target in mine]
         parts += [f"### {group.name}, {part}\n", markdown_table(_columns(), rows)]

@@ -91,11 +91,14 @@ def table_term(tables: Sequence[RangeTable]) -> float:
     """Return the term of a kind of tables, for a table that is not among them.
 
     It holds (n + 1) / n of four of five, as conformal ranges of n machines or libraries do, and no
-    more than 85 %. What is known of other machines with NCCL is never less than the floor.
+    more than 85 %. What is known of other machines with NCCL is never less than the floor. Where
+    a table has very few rows, all rows of the kind count alike.
     """
     parts = len({table.part for table in tables})
     if not parts:
         return 0.0
+    if min(len(table.left) for table in tables) < FEW:
+        tables = _joined(tables, "name")
     least = FLOOR["up"] if (tables[0].group, tables[0].name) == _OTHER_MACHINES else 0.0
     return max(fit_term(tables, min(HELD * (parts + 1) / parts, _MOST_HELD)), least)
 

@@ -18,10 +18,11 @@ from weft.hardware import platform as find_platform
 from weft.models import find
 from weft.planner import planning
 from weft.planner import predict as predicting
-from weft.planner.job_prediction import predict_job
+from weft.planner.job_prediction import extended_plan, predict_job
 from weft.planner.plan import Limits, Plan
 from weft.planner.predict import Prediction
 from weft.planner.prices import Prices
+from weft.planner.spreading import shortened_graph
 from weft.step import HostModel
 from weft.step.step_graph import StepGraph
 from weft.trace import Trace, read
@@ -72,12 +73,18 @@ def plan(
     What is asked about is given as to ``predict``. ``heuristic`` decides pair by pair from static
     sizes, ``search`` simulates pairs and decides by the whole step.
     """
-    found, machine = _asked(workload, platform, num_ranks, settings)
+    machine = _machine(workload, platform, num_ranks, settings)
     job = None
     if not isinstance(workload, StepGraph):
         job = find.find_job(str(workload), machine.num_ranks, _settings(settings))
-    software = None if job is None else job.software
-    return planning.plan(found, machine, mode=mode, limits=limits, host=host, software=software)
+    if job is None:
+        if not isinstance(workload, StepGraph):
+            workload = find_workload(workload, machine.num_ranks, settings)
+        return planning.plan(workload, machine, mode=mode, limits=limits, host=host)
+    made = planning.plan(
+        shortened_graph(job), machine, mode=mode, limits=limits, host=host, software=job.software
+    )
+    return extended_plan(made, job, machine, host=host)
 
 
 def what_if(
@@ -109,18 +116,6 @@ def find_workload(
     return find.find_workload(spec, num_ranks, _settings(settings), every_rank=every_rank)
 
 
-def _asked(
-    workload: StepGraph | str | Path,
-    platform: Platform | str | Path,
-    num_ranks: int | None,
-    settings: Mapping[str, object] | None,
-) -> tuple[StepGraph, Platform]:
-    machine = _machine(workload, platform, num_ranks, settings)
-    if isinstance(workload, StepGraph):
-        return workload, machine
-    return find_workload(workload, machine.num_ranks, settings), machine
-
-
 def _machine(
     workload: StepGraph | str | Path,
     platform: Platform | str | Path,
@@ -149,7 +144,15 @@ def _machine(
 
 
 def _settings(given: Mapping[str, object] | None) -> dict[str, str]:
-    return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in (given or {}).items()
-    }
+    return {key: _word(value) for key, value in (given or {}).items()}
+
+
+def _word(value: object) -> str:
+    """Write a setting as the command line takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "-".join(map(str, value))
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

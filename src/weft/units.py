@@ -112,6 +112,25 @@ def file_name(path: object) -> str:
     return os.fsencode(str(path)).decode(errors="replace")
 
 
+def printable(text: str) -> str:
+    r"""Return text without control characters: names come from files that others wrote.
+
+    A terminal would obey them. Ends of lines and tabs stay.
+
+    >>> printable("gemm\x1b[2J\tfast")
+    'gemm\\x1b[2J\tfast'
+    """
+    return text.translate(_CONTROLS)
+
+
+# C0 and C1 controls, and the marks that turn the direction of text.
+_CONTROLS = {
+    code: ascii(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
 def format_size(nbytes: float) -> str:
     """Format bytes in binary units, to four digits.
 
@@ -150,6 +169,15 @@ def format_count(count: int, noun: str) -> str:
     ('1 rank', '8 ranks')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_mean(count: float) -> str:
+    """Format how often something happens on average, never with an exponent.
+
+    >>> format_mean(2.5), format_mean(43.0), format_mean(1010.4)
+    ('2.5', '43', '1,010')
+    """
+    return f"{count:.3g}" if count < 100 else f"{count:,.0f}"
 
 
 def format_percent(value: float) -> str:

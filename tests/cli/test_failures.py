@@ -180,3 +180,10 @@ def test_numbers_that_no_machine_has_are_named(capsys, tmp_path, verb, table, sa
     file.write_text(f'extends = "mi300x-8"\n{table}\n')
     lines = refused(capsys, *verb, "--on", file)
     assert says in lines[0]
+
+
+def test_an_error_does_not_repeat_escapes_of_a_name(capsys):
+    assert main(["predict", "gpt\x1b[2J2", "--on", "h100-8"]) == 2
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "x1b[2J" in said

@@ -85,8 +85,31 @@ def test_what_cannot_be_priced_is_said_in_a_line(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_key_or_column_that_is_given_twice_is_refused(capsys, tmp_path):
+    assert main(["kernel", "gemm", "m=1", "m=2", "n=4", "k=4", "--on", "h100-8"]) == 2
+    assert "m is given twice" in capsys.readouterr().err
+    file = tmp_path / "kernels.csv"
+    file.write_text("m,n,k,m\n1,2,3,4\n")
+    assert main(["kernel", "gemm", "--from", str(file), "--on", "h100-8"]) == 2
+    assert "several columns 'm'" in capsys.readouterr().err
+
+
 def test_a_file_without_rows_is_refused(tmp_path, capsys):
     file = tmp_path / "empty.csv"
     file.write_text("m,n,k\n")
     assert main(["kernel", "gemm", "--from", str(file), "--on", "h100-8"]) == 2
     assert "has no rows" in capsys.readouterr().err
+
+
+def test_a_kernel_is_predicted_for_a_device_by_name(capsys):
+    shape = ("m=8192", "n=8192", "k=8192")
+    (alone,) = results(capsys, "gemm", *shape, "--on", "h100")
+    (inside,) = results(capsys, "gemm", *shape, "--on", "h100-8")
+    assert alone == inside
+
+
+def test_a_value_with_a_unit_is_refused_with_what_to_write(capsys):
+    assert main(["kernel", "gemm", "m=8k", "n=1", "k=1", "--on", "h100"]) == 2
+    told = capsys.readouterr().err
+    assert "'8k'" in told
+    assert "m=8192" in told

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from weft.cli import main
+
 VERBS = {
     "predict": ("predict", "gpt2", "--on", "h100-8"),
     "plan": ("plan", "gpt2", "--on", "h100-8", "--all"),
@@ -25,3 +27,22 @@ def test_a_file_is_written_although_nobody_reads_the_output(tmp_path, words):
     finally:
         os.close(writer)
     assert path.read_text().count("\n") >= 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("platforms", "h100-8"),
+        ("predict", "gpt2", "--on", "h100-8", "--set", "layers=2"),
+        ("serve", "gpt2", "--on", "h100-8", "--set", "tp=1", "--requests", "2", "--generate", "4"),
+        ("collective", "all_reduce", "--size", "64KiB", "--on", "h100-8", "--algorithm", "direct"),
+    ],
+)
+def test_output_fits_a_terminal_of_80_columns(capsys, monkeypatch, arguments):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main([*arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert max(map(len, lines)) <= 80

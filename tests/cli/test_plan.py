@@ -84,6 +84,7 @@ def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
         (["gpt2", "--on", "h100-8", "--budget", "nan"], "--budget must be >= 0 (got nan)"),
         (["gpt2", "--on", "h100-8", "--memory", "1MiB"], "a plan may use 1 MiB"),
         (["step.json.gz", "--on", "h100-8"], "there is no file step.json.gz"),
+        (["plan.json", "--emit", "env"], "there is no file plan.json"),
         (["gpt2", "--on", "h100-8", "-o", "plan.txt"], "cannot infer the output"),
     ],
 )

@@ -95,6 +95,8 @@ def test_keys_and_values_move_between_the_nodes_of_a_machine(capsys):
         (("llama-8b", "--on", "mi300x-8", "--set", "tp=3"), 2, "do not divide"),
         (("llama-8b", "--on", "mi300x-8", "--set", "tp=0"), 2, "tp=0 leaves nothing"),
         (("llama-8b", "--on", "mi300x-8", "--set", "pp=2"), 2, "pp and fsdp are not served"),
+        (("llama-8b", "--on", "mi300x-8", "--set", "batch=64"), 2, "--set batch: serving has no"),
+        (("llama-8b", "--on", "mi300x-8", "--set", "zero=3"), 2, "--set zero: serving has no"),
         (("llama-8b", "--on", "mi300x-8", "--overhead", "fast"), 2, "cannot parse 'fast'"),
         (("llama-8b", "--on", "mi300x-8", "--tokens", "8"), 2, "cannot serve 256 requests"),
         (("llama-8b", "--on", "mi300x-8", "--requests", "0"), 2, "are nothing"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from weft.cost.attention import visible_keys
 from weft.cost.families import FAMILIES
 from weft.cost.price import price, price_columns
 from weft.cost.terms import TERMS, op_seconds
@@ -61,3 +62,17 @@ def test_causal_queries_beyond_the_keys_see_none_of_them():
     sides = {"batch": 1, "heads": 1, "queries": 16, "keys": 4, "head_dim": 8, "causal": 1}
     columns = {name: np.array([float(side)]) for name, side in {**sides, "window": 0}.items()}
     assert op_seconds(_op_model("attention", score=1.0), columns) == pytest.approx(1 + 2 + 3 + 4)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize(
+    ("queries", "keys", "window"),
+    [(8, 8, 3), (4, 8, 3), (8, 8, 8), (8, 8, 20), (1, 8, 3), (8, 8, 4)],
+)
+def test_a_window_hides_from_each_query_what_lies_before_it(queries, keys, window, causal):
+    sides = {"queries": queries, "keys": keys, "window": window, "causal": causal}
+    columns = {name: np.array([float(side)]) for name, side in sides.items()}
+    places = [keys - queries + n + 1 if causal else keys for n in range(queries)]
+    seen, most = visible_keys(columns)
+    assert seen == pytest.approx(sum(min(place, window) for place in places) / queries)
+    assert most == min(keys, window)

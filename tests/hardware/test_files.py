@@ -15,6 +15,8 @@ from weft.hardware import (
     Level,
     Platform,
     Source,
+    device_names,
+    find_device,
     here_path,
     platform,
     platform_from_table,
@@ -408,3 +410,14 @@ def test_a_device_like_an_unknown_one_is_refused(write):
     with pytest.raises(PlatformError, match=r'device\.like = "h10"') as caught:
         platform(file)
     assert "h100" in caught.value.hint
+
+
+def test_a_device_in_the_place_of_a_machine_names_the_machines_that_have_it():
+    with pytest.raises(PlatformError, match="'mi300x' is a device") as caught:
+        platform("mi300x")
+    assert "mi300x-8" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_device_of_the_catalogue_is_found_by_its_name(name):
+    assert find_device(name).name == name

@@ -12,7 +12,13 @@ import torch.distributed as dist
 
 from tests.hosts.ranks import CONNECTED_BY, on_hosts
 from tests.runtime.leftovers import nothing_left
-from tests.torch.test_faults import MISMATCHES, error_of, other_splits, some_do_not_come
+from tests.torch.test_faults import (
+    MISMATCHES,
+    error_of,
+    left_with_a_future,
+    other_splits,
+    some_do_not_come,
+)
 from weft.errors import DisagreeError, RunTimeoutError
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(180)]
@@ -99,3 +105,7 @@ def test_survivors_on_all_hosts_get_an_error_that_names_the_dead(tmp_path, victi
     for answer in answers.values():
         assert answer.startswith("RankDiedError"), answers
         assert any(f"rank {victim}" in answer for victim in victims), answers
+
+
+def test_a_rank_that_leaves_after_an_exception_does_not_wait_for_other_hosts():
+    assert on_hosts(left_with_a_future, "ab") == [True, True]

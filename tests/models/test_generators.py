@@ -1,5 +1,7 @@
 """Generated workloads: the work adds up, ranks share it, wrong settings are named."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from weft.models.find import find_workload
 from weft.models.named import generate, job_of, tables_of, workload_names
 from weft.models.pipeline import dual_passes, overlapped_passes, passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
+from weft.models.transformer import Transformer
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.step import NO_HOST, Memory, StepEngine, StepGraph, check
@@ -377,3 +380,35 @@ def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_produc
         moved[dtype] = {op.name: op.collective.nbytes for op in graph.ops() if op.collective}
     assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
     assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]
+
+
+@pytest.mark.parametrize("window", [0, 32, 128, 200, 256])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_model_flops_count_the_keys_that_attention_sees(window, chunked):
+    given = {"layers": 2, "seq": 256, "batch": 2, "window": window, "chunked": chunked}
+    if chunked and window and 256 % window:
+        return
+    job = job_of("llama-8b", 1, {key: str(value).lower() for key, value in given.items()})
+    model = job.model
+    assert isinstance(model, Transformer)
+    places = [n % window if chunked and window else n for n in range(256)]
+    seen = sum(min(place + 1, window or 256) for place in places) / 256
+    each = 4.0 * model.heads * model.head_dim * seen * model.layers
+    plain = replace(job, model=replace(model, window=0, causal=False))
+    whole = 4.0 * model.heads * model.head_dim * 256 * model.layers
+    assert plain.flops - job.flops == pytest.approx(3 * 512 * (whole - each), rel=1 / 30)
+
+
+def test_a_truth_value_is_no_number(tmp_path):
+    file = tmp_path / "model.toml"
+    file.write_text('model = "gpt2"\nbatch = true\n')
+    with pytest.raises(UsageError, match="cannot read batch='True'"):
+        generate(str(file), 1)
+
+
+@pytest.mark.parametrize("key", ["dtype", "math", "expert_math", "kv_dtype", "grad_dtype"])
+def test_a_dtype_is_known_by_all_its_names_and_no_other(key):
+    by_both = [job_of("gpt2", 1, {key: name}).model for name in ("bfloat16", "bf16")]
+    assert by_both[0] == by_both[1]
+    with pytest.raises((UsageError, UnknownNameError), match="bf61"):
+        job_of("gpt2", 1, {key: "bf61"})

@@ -133,7 +133,7 @@ def test_a_torchtitan_job_is_a_model_with_its_layout(tmp_path):
     ("old", "new", "field", "value"),
     [
         ('mode = "full"', 'mode = "none"', "recompute", "none"),
-        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective"),
+        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective_op"),
         ('"full"', '"selective"\nselective_ac_option = "2"', "recompute_layers", 40),
         ("shard_degree = -1", 'shard_degree = 4\nfsdp_reshard_after_forward = "never"', "reshard",
          False),
@@ -391,6 +391,20 @@ fsdp_config:
     assert any("has no batch" in note for note in job.notes)
 
 
+def test_accelerate_assumes_a_batch_that_the_ranks_can_share(tmp_path):
+    path = written(tmp_path / "ddp.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\n")
+    for ranks, batch in ((6, 12), (8, 8), (16, 16)):
+        job = imported(path, ranks, {"model": "gpt2"})
+        assert job.model.batch == batch
+        assert job.graph().num_ranks == ranks
+
+
+def test_an_optimizer_on_the_host_is_named_by_its_old_key_too(tmp_path):
+    document = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"cpu_offload": True}}
+    path = written(tmp_path / "ds.json", json.dumps(document))
+    assert "cpu_offload is not modelled" in " ".join(imported(path, 8, {"model": "gpt2"}).notes)
+
+
 def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):
     text = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n"
     text += "  zero_stage: 2\n  gradient_accumulation_steps: 4\n  offload_param_device: cpu\n"
@@ -412,3 +426,11 @@ def test_files_of_no_known_program_are_named(tmp_path):
         imported(str(tmp_path / "none.yaml"), 8)
     assert not is_configuration(written(tmp_path / "trace.json", {"traceEvents": []}))
     assert is_configuration(written(tmp_path / "config.json", CONFIGS["phi-4"]))
+
+
+def test_a_note_that_asks_for_a_setting_is_dropped_where_it_was_given(tmp_path):
+    longest = {"max_position_embeddings": 131072}
+    path = written(tmp_path / "config.json", CONFIGS["llama-3-8b"] | longest)
+    asked = [note for note in imported(str(path), 8).notes if "--set seq=" in note]
+    assert asked
+    assert not set(asked) & set(imported(str(path), 8, {"seq": "4096"}).notes)

@@ -4,14 +4,18 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from weft.cost.attention import visible_keys
 from weft.errors import UsageError
 from weft.hardware import platform
 from weft.models.named import generate
 from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
+from weft.models.transformer_step import build
 from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.step import NO_HOST, StepEngine, check
@@ -84,7 +88,7 @@ LAYOUTS = st.fixed_dictionaries(
         "reshard": st.booleans(),
         "prefetch": st.sampled_from((0, 1, 3)),
         "schedule": st.sampled_from(("1f1b", "gpipe", "zb")),
-        "recompute": st.sampled_from(("none", "selective", "full")),
+        "recompute": st.sampled_from(("none", "selective", "selective_op", "full")),
         "tied": st.booleans(),
         "lora": st.sampled_from((0, 0, 8)),
         "mtp": st.sampled_from((0, 1)),
@@ -108,6 +112,8 @@ def test_ranks_of_every_layout_agree_about_their_collectives(options, experts, l
 @given(options=LAYOUTS, experts=st.booleans(), etp=st.sampled_from((0, 1)))
 @settings(max_examples=80, deadline=None)
 def test_no_product_is_lost_or_done_twice(options, experts, etp):
+    # the policy by op keeps scattered sums, and then computes no projection again
+    assume(not (options["recompute"] == "selective_op" and options["sp"] and options["tp"] > 1))
     extra = {"ep": 2, "etp": etp, **EXPERTS} if experts else {}
     num_ranks = 4 * options["tp"] * options["cp"] * options["pp"]
     alone = {k: options[k] for k in ("recompute", "tied", "mtp", "lora")}
@@ -139,6 +145,19 @@ def test_every_weight_is_reduced_once(options, experts):
     final_norm = 2 * 512
     expected = 2 * model.parameters + replicated + tied - final_norm
     assert dense + expert == pytest.approx(expected, rel=5e-4)
+
+
+@given(options=LAYOUTS, experts=st.booleans(), zero=st.sampled_from((1, 3)))
+@settings(max_examples=40, deadline=None)
+def test_every_weight_is_gathered_once(options, experts, zero):
+    """As many bytes are gathered as are reduced, by the same groups."""
+    options = options | {"lora": 0, "schedule": "1f1b", "zero": zero, "reshard": False}
+    extra = {"ep": 2, **EXPERTS} if experts else {}
+    num_ranks = 4 * options["tp"] * options["cp"] * options["pp"]
+    graph = made(num_ranks, **options, **extra, batch=num_ranks, micro_batch=0)
+    for group in ("dp", "edp"):
+        found = moved(graph, group)
+        assert found["all_gather"] == pytest.approx(found["reduce_scatter"], rel=1e-6)
 
 
 def made_model(options, extra):
@@ -365,6 +384,22 @@ def test_a_window_is_what_the_kernel_sees():
     assert shape[:7] == (4, 8, 8, 64, 64, 64, 1)
 
 
+@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
+def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
+    graph = made(2, cp=2, cp_kind=cp_kind, window=64, layers=1)
+    found = 0.0
+    for op in graph.ops():
+        if op.cost and op.cost.family == "attention":
+            batch, heads, _, queries, keys, _, causal, *more = op.cost.shape
+            sides = {"queries": queries, "keys": keys, "causal": causal, "window": (*more, 0)[0]}
+            seen, _ = visible_keys({k: np.array([float(v)]) for k, v in sides.items()})
+            found += batch * heads * queries * float(seen[0])
+    each = [min(place + 1, 64) for place in range(256)]  # keys that each query sees
+    # a part is as long as any but the first, which has nothing before it
+    assert found == pytest.approx(2 * 8 * sum(each) / 2, rel=0.15 if cp_kind != "ulysses" else 1e-9)
+    assert found >= 2 * 8 * sum(each) / 2 * (1 - 1e-9)
+
+
 @pytest.mark.parametrize(
     ("ranks", "given", "message"),
     [
@@ -393,3 +428,28 @@ def test_layouts_that_do_not_divide_are_named(ranks, given, message):
     with pytest.raises(UsageError, match=message) as found:
         made(ranks, **given)
     assert found.value.hint
+
+
+def test_torchtitans_policy_computes_keys_projection_and_up_again():
+    model = replace(MODELS["llama-8b"], layers=2, batch=1, recompute="selective_op")
+    (step,) = build("m", model, 1).steps
+    (plain,) = build("m", replace(model, recompute="none"), 1).steps
+    again = Counter((op.name, op.cost) for op in step.ops) - Counter(
+        (op.name, op.cost) for op in plain.ops
+    )
+    products = {name: cost.shape for name, cost in again if cost and cost.family == "gemm"}
+    assert products == {
+        "keys": (8192, 1024, 4096),
+        "projection": (8192, 4096, 4096),
+        "up": (8192, 14336, 4096),
+    }
+    assert "attention" not in {name for name, _ in again}
+
+
+def test_torchtitans_policy_keeps_less_than_none_and_more_than_full():
+    model = replace(MODELS["llama-8b"], batch=4)
+    kept = [
+        fullest_memory(each, Layout(each, 1)).activations
+        for each in (replace(model, recompute=r) for r in ("none", "selective_op", "full"))
+    ]
+    assert kept[0] > kept[1] > kept[2]

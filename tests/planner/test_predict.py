@@ -73,11 +73,22 @@ def test_more_ranks_take_less_time_each():
 
 
 def test_what_does_not_fit_says_what_would():
+    graph = generate("llama-70b", 32, {"batch": "32"})
+    with pytest.raises(NoPlanError, match="a rank") as wrong:
+        predict(graph, NODES)
+    assert "times as many ranks" in wrong.value.hint
+    assert predict(graph, NODES, anyway=True).seconds > 0
+
+
+def test_what_no_sharing_makes_fit_asks_for_more_ranks():
     graph = generate("llama-70b", 8, {"batch": "8"})
+    assert graph.memory is not None
     with pytest.raises(NoPlanError, match="a rank") as wrong:
         predict(graph, H100)
-    assert "times as many ranks" in wrong.value.hint
-    assert predict(graph, H100, anyway=True).seconds > 0
+    each = (graph.memory.weights + graph.memory.gradients + graph.memory.optimizer) / 8
+    assert each > H100.require_device().memory_bytes
+    assert f"{each / 2**30:.1f} GiB a rank" in wrong.value.hint
+    assert "times as many" not in wrong.value.hint
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])

@@ -13,8 +13,10 @@ from weft.collectives import collective
 from weft.cost.nccl import library_price
 from weft.cost.ranges import range_term
 from weft.errors import UnknownNameError
+from weft.hardware import platform
 from weft.hardware.network import Level
 from weft.hardware.platform import Host
+from weft.hardware.recorded_device import Exchange, Recorded
 from weft.planner import prices as prices_module
 from weft.planner.prices import (
     Prices,
@@ -332,3 +334,15 @@ def test_a_kernel_is_priced_with_its_range():
     found = Prices(MACHINE).kernel_price(cost)
     assert Prices(MACHINE).kernel(cost) == found.seconds
     assert found.low < found.seconds < found.high
+
+
+def test_what_was_recorded_counts_alike_in_whichever_order_groups_are_asked_for():
+    machine = replace(
+        platform("h100-8x8"),
+        recorded=Recorded(collectives=(Exchange("all_reduce", 1 << 24, 8, 1e-3),)),
+    )
+    what = Collective("all_reduce", 1 << 24, "bf16")
+    inside, across = tuple(range(8)), tuple(range(0, 64, 8))
+    for groups in ((inside, across), (across, inside)):
+        prices = Prices(machine)
+        assert [prices.collective(what, group) for group in groups] == pytest.approx([1e-3, 1e-3])

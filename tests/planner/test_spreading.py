@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.models.configs import CONFIGS
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
-from weft.planner.spreading import _layouts, _transformer_layouts, spread
+from weft.planner.spreading import _layouts, _transformer_layouts, spread, why_spread
 from weft.step import Memory, RankStep, StepGraph
 
 H100 = platform("h100-8")
@@ -111,3 +111,12 @@ def test_a_file_that_takes_its_model_from_a_setting_gets_what_makes_it_fit(tmp_p
     path.write_text(json.dumps({"train_batch_size": 8, "bf16": {"enabled": True}}))
     _, added = spread(str(path), H100, {"model": "llama-3-8b"})
     assert added["fsdp"] == "true"
+
+
+def test_the_reason_for_added_settings_is_the_one_that_refused_the_given_ones():
+    machine = platform("h100-8")
+    small = {"batch": "4"}
+    _, added = spread("llama-8b", machine, small)
+    assert added["tp"] == "2"
+    assert "more than the 4 samples" in why_spread("llama-8b", machine, small)
+    assert "memory" in why_spread("llama-8b", machine, {"batch": "8"})

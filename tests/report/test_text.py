@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 
@@ -130,3 +131,19 @@ def test_many_queues_are_cut_and_counted():
 def test_no_line_of_a_queue_is_wider_than_the_page(width):
     lines = printed(print_gantt, handshake(), width=width).splitlines()
     assert max(len(line) for line in lines[:-1]) <= width
+
+
+def test_names_cannot_steer_a_terminal():
+    """Only the codes of a page itself reach it, also where they stand in a name."""
+    evil = "gemm\x1b[2J\x1b]0;title\x07\x9b31m\u202egpj"
+    out = io.StringIO()
+    place = Page(out, 200, colours=True)
+    place.write(place.paint(evil, "bold"))
+    place.write_wrapped(evil)
+    print_table([Column("name", "name", style="green")], [{"name": evil}], to=place)
+    shown = re.sub(r"\x1b\[(0|1|32)m", "", out.getvalue())
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    assert shown.count(r"gemm\x1b[2J\x1b]0;title\x07\x9b31m\u202egpj") == 3
+    plain = io.StringIO()
+    Page(plain, 200).write("a\x1b[1mb")
+    assert plain.getvalue() == "a\\x1b[1mb\n"

@@ -341,3 +341,13 @@ def test_prompts_elsewhere_do_not_delay_answers():
 def test_more_workers_for_prompts_shorten_the_first_token():
     one, three = (apart(6, prefill=each) for each in (1, 3))
     assert three.first.mean() < 0.6 * one.first.mean()
+
+
+def test_workers_apart_answer_no_more_requests_at_once_than_a_batch_has():
+    """Seconds of four requests one after the other, with room for one."""
+    one, four = (apart(4, output=32, batch=each) for each in (1, 4))
+    alone = apart(1, output=32)
+    assert one.gaps.min() >= alone.gaps.min()
+    assert one.seconds > 4 * alone.gaps.sum()
+    assert four.seconds < 2 * alone.seconds + 3 * alone.first[0]
+    assert one.tokens == four.tokens == 4 * 32

@@ -6,8 +6,10 @@ import pytest
 
 from weft.errors import WorkloadError
 from weft.hardware import platform
+from weft.hardware.measured import TorchHost
 from weft.schedule import CommandKind, Cost, Group
 from weft.step import NO_HOST, Collective, HostModel, Op, RankStep, StepEngine, StepGraph, check
+from weft.step.durations import host_of
 from weft.step.matching import split_classes
 
 H100 = platform("h100-8")
@@ -192,3 +194,13 @@ def test_equal_ranks_are_simulated_once():
 def test_a_measured_duration_stands_before_the_price():
     op = dataclasses.replace(kernel(1e-3), seconds=7e-3)
     assert seconds_of(alike(op)) == pytest.approx(7e-3, rel=0.01)
+
+
+def test_a_measured_overhead_below_zero_counts_as_none():
+    machine = platform("cpu")
+    quick = dataclasses.replace(machine, torch=TorchHost(forward=-5e-6, backward=2e-6))
+    host = host_of(quick)
+    assert host.seconds(kernel(1e-3)) == 0.0
+    assert host.seconds(kernel(1e-3, phase="backward")) == 2e-6
+    engine = StepEngine(alike(kernel(1e-3), kernel(2e-3)), quick, Fixed(), host=host)
+    assert engine.run(pressure=0).timeline().makespan >= 3e-3

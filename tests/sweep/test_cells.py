@@ -127,3 +127,19 @@ def test_a_journal_is_lines_of_json(tmp_path):
     head, line = map(json.loads, file.read_text().splitlines())
     assert head["cells"] == 3
     assert line == {"number": 0, "rows": [{"seconds": 1.0}]}
+
+
+def test_answers_for_a_file_that_has_changed_are_refused(tmp_path):
+    model, path = tmp_path / "model.toml", tmp_path / "answers.csv.journal"
+    model.write_text('model = "gpt2"')
+    words = ["predict", str(model), "--set", "batch=8,16", "--on", "\0" * 3 + "x" * 5000]
+    Journal.open(cells_of(words), path).add(CellAnswer(0, [{"seconds": 1.0}]))
+    assert len(Journal.open(cells_of(words), path).answers) == 1
+    model.write_text('model = "gpt2"\nlayers = 2\n')
+    with pytest.raises(UsageError, match="files that it reads have changed"):
+        Journal.open(cells_of(words), path)
+
+
+def test_options_of_serving_may_be_lists():
+    words = ["serve", "llama-8b", "--concurrency", "8,16", "--server", "vllm,sglang"]
+    assert len(cells_of(words).cells) == 4

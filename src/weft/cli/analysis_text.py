@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 from weft.report.text import Column, page, print_table, print_wrapped, sentence
@@ -10,7 +11,7 @@ from weft.timeline.kernel_names import short_name
 from weft.trace import Analysis, CollectiveUse, RankAnalysis
 from weft.trace.analysis.analysis_result import REPLAYED, StepAdvice, TimePart, TimeSplit
 from weft.trace.analysis.kernel_table import COMMUNICATION, COPIES
-from weft.units import format_rate, format_size, format_time
+from weft.units import format_mean, format_rate, format_size, format_time
 
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
@@ -81,18 +82,22 @@ def _print_headline(analysis: Analysis) -> None:
     on = f", {first.trace.device}" if first.trace.device else ""
     slowest = analysis.slowest
     if slowest is None:
-        print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
+        print_wrapped(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return
     split, seconds = slowest.mean_step, slowest.seconds
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
     print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
+    communication = (
+        f"communicating {format_time(split.communication)} of which "
+        f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}"
+        if split.communication
+        else "no communication"
+    )
     print_wrapped(
         f"GPU busy {_percent(slowest.busy_share)}: computing {format_time(split.compute)}, "
-        f"communicating {format_time(split.communication)} of which "
-        f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
-        f"idle {format_time(slowest.mean_idle)}"
+        f"{communication}; idle {format_time(slowest.mean_idle)}"
     )
     if slowest.is_gpu_bound:
         walls = fmean(step.wall for step in slowest.counted)
@@ -104,12 +109,12 @@ def _print_headline(analysis: Analysis) -> None:
 
 def page_bold(text: str) -> str:
     """Return text in bold if the output supports it."""
-    return page().paint(text, "bold")
+    place = page()
+    lines = wrap(text, place.width)
+    return "\n".join(place.paint(line, "bold") for line in lines)
 
 
 def _divided(split: TimeSplit, basis: str) -> str:
-    if not split.communication:
-        return ""
     if split.waiting is None or split.moving is None:
         return " (the split of waiting for other ranks and moving bytes is unknown)"
     share = split.waiting / split.communication
@@ -320,7 +325,7 @@ def _print_kernels(rank: RankAnalysis) -> None:
     columns = [
         Column("seconds", "time", format_time),
         Column("share", "share", _percent),
-        Column("count", "times", "{:.3g}".format),
+        Column("count", "times", format_mean),
         Column("family", "family", right=False, style="bold"),
         Column("name", "kernel", right=False),
         Column("shape", "input shapes", right=False),

@@ -5,6 +5,7 @@ from typing import Any
 import typer
 
 from weft.errors import NoPlanError, ReplayError, RunError, UnknownNameError, WeftError, nearest
+from weft.units import printable
 
 NO, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 _REFUSALS = (NoPlanError, ReplayError, RunError)  # valid question, negative answer
@@ -47,7 +48,7 @@ def _lines(name: str, message: str, hint: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def unknown_verb(name: str, verbs: list[str]) -> WeftError:

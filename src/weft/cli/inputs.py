@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.errors import UsageError
+from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -138,6 +138,8 @@ def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "list[Trace
     A graph without times is returned as such: any number of ranks may run it.
     """
     several = Path(spec).is_dir() or (has_magic(spec) and not Path(spec).exists())
+    if spec.endswith(RECORDED) and not several and not Path(spec).exists():
+        raise FormatError(f"there is no file {spec}", "Name a workload, or a file that exists.")
     if not several and not is_trace(spec):
         return []
     from weft.trace.formats.graph import Graph

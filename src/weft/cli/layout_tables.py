@@ -85,6 +85,11 @@ def print_layouts(
         f"{format_time(best['high'])})"
     )
     print(f"{search.num_layouts} layouts divide, {search.num_fitting} fit; the best, predicted:")
+    if search.num_open:
+        print_wrapped(
+            f"{search.num_open} more may be as fast as these and were not predicted; settle some "
+            "settings with --set to look at them"
+        )
     columns = [
         Column("layout", "layout", right=False, style="bold"),
         Column("seconds", "step", format_time),

@@ -5,7 +5,7 @@ from typing import Any
 
 from weft.hardware import Platform
 from weft.hardware.libraries import Fit, Library, library, library_devices, library_names
-from weft.report.text import Column, print_table
+from weft.report.text import Column, print_table, print_wrapped
 from weft.units import format_size
 
 
@@ -42,16 +42,19 @@ def _ranks(fit: Fit) -> str:
 def print_errors(known: Library) -> None:
     """Print the errors of a library's curves."""
     sizes = f"{format_size(known.smallest)} to {format_size(known.largest)}"
-    print(f"\n{known.name}, {known.basis}: {known.source}; {sizes}.")
+    print()
+    print_wrapped(f"{known.name}, {known.basis}: {known.source}; {sizes}.")
     on = "" if known.basis == "fitted" else f" on {known.node}"
-    print(f"Geometric means of the relative error{on}: fitted to, and each of what was left out:")
+    print_wrapped(
+        f"Geometric means of the relative error{on}: fitted to, and each of what was left out:"
+    )
     columns = [
         Column("version", known.name, right=False),
         Column("collective", "collective", right=False),
         Column("dtypes", "dtypes", right=False),
         Column("ranks", "ranks", right=False),
-        Column("cells", "cells"),
-        Column("numbers", "numbers"),
+        Column("cells", "cells", spare=True),
+        Column("numbers", "numbers", spare=True),
         Column("fit", "fitted", _percent),
         Column("held_back", "sizes", _percent),
         Column("within_20", "within 20 %", _percent),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import UsageError
+from weft.units import printable
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -62,7 +63,7 @@ def print_written(note: str, *, quiet: bool = False) -> None:
     Files are written before results are printed, so that a closed pipe (``| head``) loses none.
     """
     if note and not quiet:
-        print(f"\n{note}")
+        print(f"\n{printable(note)}")
 
 
 Item = TypeVar("Item")

@@ -111,10 +111,14 @@ _PART = 128.0  # keys of the smallest part: XQA's and FlashAttention's tiles
 def visible_keys(columns: Columns) -> tuple[Floats, Floats]:
     """Keys that a query sees in the mean, and at most: those before it, in a window if any."""
     queries, keys = columns["queries"], columns["keys"]
+    causal = columns["causal"] > 0
+    window = np.where(columns["window"] > 0, np.minimum(columns["window"], keys), keys)
     some = np.minimum(queries, keys)  # the last queries see all keys, the first of more see none
-    seen = np.where(columns["causal"] > 0, (keys - (some - 1) / 2) * (some / queries), keys)
-    window = np.where(columns["window"] > 0, columns["window"], np.inf)
-    return np.minimum(seen, window), np.minimum(keys, window)
+    seen = some * (keys - (some - 1) / 2)
+    # The last ones of them see no more than the window: the sum of what lies before it.
+    cut = np.minimum(keys - window, some)
+    seen = seen - cut * (keys - window - (cut - 1) / 2)
+    return np.where(causal, seen / queries, window), window
 
 
 def _by_units(

@@ -6,6 +6,8 @@
 
 from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Lookups, Power, WorkingSet
 from weft.hardware.files import (
+    device_names,
+    find_device,
     here_path,
     is_calibrated,
     platform,
@@ -36,6 +38,8 @@ __all__ = [
     "Source",
     "WorkingSet",
     "cache_bytes",
+    "device_names",
+    "find_device",
     "format_network",
     "here_path",
     "is_calibrated",

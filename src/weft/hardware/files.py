@@ -48,6 +48,20 @@ def platform(spec: str | Path, *, num_ranks: int | None = None) -> Platform:
     return found if num_ranks is None else found.resized(num_ranks)
 
 
+def find_device(spec: str | Path) -> Device:
+    """Find a device by its name in the catalogue, or the device of a platform."""
+    if str(spec) in device_names() and str(spec) not in platform_names():
+        found = _device(Reader(f"{spec}.toml"), str(spec))
+        assert found is not None  # only a platform without a device has none
+        return found
+    return platform(spec).require_device()
+
+
+def device_names() -> tuple[str, ...]:
+    """List the devices of the catalogue. Adding a file adds a name."""
+    return tuple(sorted(path.stem for path in (CATALOGUE / "devices").glob("*.toml")))
+
+
 def platform_names() -> tuple[str, ...]:
     """List the machines of the catalogue. Adding a file adds a name."""
     return tuple(sorted(path.stem for path in (CATALOGUE / "nodes").glob("*.toml")))
@@ -86,11 +100,22 @@ def _node_and_count(name: str) -> tuple[str, int | None]:
     if match and match[1] in names:
         return match[1], int(match[2])
     clusters = [f"{each}x{match[2]}" for each in names] if match else []
+    if name in device_names():
+        machines = [each for each in names if _device_name(each) == name]
+        raise PlatformError(
+            f"{name!r} is a device: expected a machine that has it",
+            f"Use {' or '.join(machines) or 'a .toml file that names it'}.",
+        )
     raise PlatformError(
         f"unknown platform {name!r}: expected a name, a cluster as mi300x-8x16, a .toml file "
         "or a network as switch(8)@400GiB/s,936ns",
         nearest(name, ["here", *names, *clusters]),
     )
+
+
+def _device_name(node: str) -> object:
+    """Return the device that a file of the catalogue names; None where it extends another file."""
+    return read_toml(CATALOGUE / "nodes" / f"{node}.toml").get("device")
 
 
 def _from_catalogue(node: str) -> Platform:
@@ -140,7 +165,8 @@ def read_toml(path: Path, refused: type[PlatformError | FormatError] = PlatformE
     except FileNotFoundError as error:
         raise refused(
             f"there is no file {path}",
-            nearest(path.name, [each.name for each in path.parent.glob("*.toml")]),
+            nearest(path.name, [each.name for each in path.parent.glob("*.toml")])
+            or "Check the path.",
         ) from error
     except OSError as error:
         raise refused(f"{path} cannot be read: {error.strerror}") from error
@@ -377,6 +403,6 @@ def _catalogue_device(name: str, place: Place) -> Table:
 
 
 def _known_device(name: str, place: Place) -> None:
-    names = sorted(each.stem for each in (CATALOGUE / "devices").glob("*.toml"))
+    names = device_names()
     if name not in names:
         raise place.wrong(name, "the name of a device", nearest(name, names))

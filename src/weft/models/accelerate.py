@@ -61,7 +61,7 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
         model,
         dtype=precision.get(written, "bf16"),
         math="fp8" if written == "fp8" else "",
-        batch=max(model.batch, num_ranks),
+        batch=-(-model.batch // num_ranks) * num_ranks,
     )
     if kind == "FSDP":
         model, unread = _sharded(keys, model, num_ranks)

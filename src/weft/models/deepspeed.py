@@ -24,7 +24,7 @@ _HARMLESS_ZERO = (
     *("round_robin_gradients", "stage3_max_reuse_distance", "stage3_param_persistence_threshold"),
     *("reduce_scatter", "stage3_gather_16bit_weights_on_model_save", "allgather_partitions"),
     *("ignore_unused_parameters", "stage3_gather_fp16_weights_on_model_save"),
-    *("allgather_bucket_size", "cpu_offload", "stage3_prefetch_bucket_size", "elastic_checkpoint"),
+    *("allgather_bucket_size", "stage3_prefetch_bucket_size", "elastic_checkpoint"),
     *("load_from_fp32_weights",),
 )
 
@@ -84,7 +84,7 @@ def imported(
         keys.used.add("activation_checkpointing")
     notes = [
         f"{where}: zero_optimization.{key} is not modelled"
-        for key in ("offload_optimizer", "offload_param", "zero_quantized_weights",
+        for key in ("offload_optimizer", "offload_param", "cpu_offload", "zero_quantized_weights",
                     "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
         if _is_on(zero.get(key))
     ]  # fmt: skip

@@ -30,7 +30,7 @@ def find_workload(
     if spec.endswith(".json") and not is_configuration(spec):
         return _read(Path(spec), num_ranks, given)
     if spec.endswith((".json.gz", ".csv", ".et")):  # a trace that is there was taken before
-        raise FormatError(f"there is no file {spec}", "Name a workload, or a trace that is there.")
+        raise FormatError(f"there is no file {spec}", "Name a workload, or a file that exists.")
     return generate(spec, num_ranks, given)
 
 
@@ -66,7 +66,7 @@ def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> StepGraph:
         text = path.read_bytes()
     except OSError as error:
         raise FormatError(
-            f"cannot read {path}: {error.strerror}", "Name a workload, or a file that is there."
+            f"cannot read {path}: {error.strerror}", "Name a workload, or a file that exists."
         ) from error
     workload = StepGraph.from_json(text)
     if workload.num_ranks != num_ranks:

@@ -87,6 +87,7 @@ class Folding:
     prices: PriceSource
     host: HostModel | None = None
     stack: Stack | None = None
+    brief: bool = False  # one kernel a pass instead of one for each family
     engines: list[tuple[StepEngine, float]] = field(default_factory=list)  # and their share
     _known: dict[object, PassCost] = field(default_factory=dict)
 
@@ -164,14 +165,13 @@ class Folding:
             total = total.plus(self._cost(stage, group), count)
         self._add(stage, f"{count} more micro batches", total, groups[0][0].part, ())
 
-    @staticmethod
-    def _add(stage: Stage, name: str, cost: PassCost, part: str, got: tuple[int, ...]) -> int:
+    def _add(self, stage: Stage, name: str, cost: PassCost, part: str, got: tuple[int, ...]) -> int:
         """Add kernels of that duration and the communication that is exposed behind them."""
         made = stage.made
         phase: Phase = "forward" if part == "forward" else "backward"
         after = tuple({n for n in (*got, *made.awaited) if n >= 0})
         made.awaited = ()
-        for family, seconds in _by_family(cost, phase):
+        for family, seconds in [(phase, cost.compute)] if self.brief else _by_family(cost, phase):
             # arithmetic without traffic, as most of it is: it demands the units of the device
             work = Cost(family, flops=1.0)
             kernel = Op(name, cost=work, after=after, host=0.0, seconds=seconds, phase=phase)

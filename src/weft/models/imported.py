@@ -63,7 +63,7 @@ class Keys:
         """Return a whole number, which may be negative; without a default it must be there."""
         value = self.get(key, default)
         if value is None:
-            raise FormatError(f"{self.where}: {key} is missing")
+            raise FormatError(f"{self.where}: {key} is missing", "Add it to the file.")
         try:
             number = int(value)
             exact = number == float(value) and abs(number) <= _LARGEST

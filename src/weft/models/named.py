@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.hardware.dtypes import ALIASES, known_dtype
 from weft.hardware.files import read_toml
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
@@ -84,7 +85,9 @@ def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
     base = given.pop("model", None)
     found = import_file(path, num_ranks, None if base is None else transformer_of(base, {}))
     model = changed(found.name, found.model, given)
-    return Job(found.name, model, num_ranks, found.notes, found.stack)
+    # what a note asks for may have been given
+    notes = [each for each in found.notes if not any(f"--set {key}=" in each for key in given)]
+    return Job(found.name, model, num_ranks, tuple(notes), found.stack)
 
 
 def model_named(name: str) -> Dlrm | Transformer:
@@ -104,6 +107,9 @@ def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
     return {each.name: getattr(model, each.name) for each in fields(model) if each.name != "tables"}
 
 
+_DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
+
+
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     """Change settings of a model; none may leave nothing of it."""
     if isinstance(model, Transformer):
@@ -114,9 +120,12 @@ def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
             raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
     if given.get("bottom", True) == ():
         raise UsageError(f"bottom=[] leaves no inputs of {name}", "Use a list such as [13, 512].")
-    dtype = given.get("dtype", model.dtype)
-    if dtype not in ITEM_BYTES:
-        raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
+    if "dtype" in given:
+        dtype = given["dtype"] = ALIASES.get(given["dtype"], given["dtype"])
+        if dtype not in ITEM_BYTES:
+            raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
+    for key in _DTYPES & given.keys():
+        given[key] = given[key] and known_dtype(given[key])
     return replace(model, **given)
 
 
@@ -134,6 +143,8 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
             )
         if isinstance(now, bool):
             return _truth(value)
+        if isinstance(value, bool):  # else true would count as 1
+            value = str(value)
         if isinstance(now, float):
             return _real(value)
         if isinstance(now, tuple):

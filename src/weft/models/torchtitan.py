@@ -162,7 +162,7 @@ def _recomputed(how: Keys, model: Transformer) -> Transformer:
     if mode == "selective" and option.isdecimal():  # every n-th layer
         layers = -(-model.layers // model.pp // model.interleave // max(1, int(option)))
         return replace(model, recompute="full", recompute_layers=max(1, layers))
-    return replace(model, recompute="selective" if mode == "selective" else "none")
+    return replace(model, recompute="selective_op" if mode == "selective" else "none")
 
 
 def _converters(job: Keys) -> list[str]:

@@ -56,7 +56,9 @@ class Transformer:
     pp: int = 1
     ep: int = 1
     fsdp: bool = False  # the same as zero=3
-    recompute: str = "none"  # none, selective (attention), moe_act (experts' activation) or full
+    # none, selective (attention), selective_op (torchtitan's policy by op), moe_act (the activation
+    # of experts) or full
+    recompute: str = "none"
     math: str = ""
     flash: bool = True  # attention does not write its scores
     fused_softmax: bool = False  # without flash: scale, causal mask and softmax in one kernel

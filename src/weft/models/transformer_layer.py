@@ -77,6 +77,53 @@ class Layer:
         if self.model.mode == "train":
             made.moving("add", 3 * self.rows * width)
 
+    def recompute_ops(self, needed: After, kind: LayerKind) -> None:
+        """Write what a backward pass computes again where only some ops were kept.
+
+        torchtitan's policy by op (distributed/activation_checkpoint.py) keeps results of
+        attention, of scattered sums and of products but for every second one, counted in the order
+        in which the model calls them. The last product is not needed again. Experts are computed
+        again as a whole: grouped products are not in its list.
+        """
+        model, made, width = self.model, self.made, self.model.hidden
+        made.wait_for(*((needed,) if isinstance(needed, int) else needed))
+        first = self._single_products
+        inner = [] if kind.experts else [("up", model.ffn // model.tp, width)]
+        called = [*first, ("projection", width, model.out_width), *inner * (1 + model.gated)]
+        again = [each if number % 2 else None for number, each in enumerate(called)]
+        self._norm()
+        if self.scatters:
+            made.wait_for(self.gather(width))
+        for each in filter(None, again[: len(first)]):
+            made.gemm(each[0], self.tokens, *each[1:])
+        self._positions("")
+        if again[len(first)] and not self.scatters:  # else its sum was kept
+            made.gemm("projection", self.tokens, width, model.out_width)
+        made.moving("add", 3 * self.rows * width)
+        self._norm()
+        if kind.experts:
+            made.wait_for(self._experts.forward())
+            return
+        if self.scatters:
+            made.wait_for(self.gather(width))
+        for each in filter(None, again[len(first) + 1 :]):
+            made.gemm(each[0], self.tokens, *each[1:])
+        made.moving("activation", self.tokens * inner[0][1] * (3 if model.gated else 2))
+
+    @property
+    def _single_products(self) -> list[tuple[str, int, int]]:
+        """Products in front of attention as programs call them that do not join any."""
+        model = self.model
+        if model.kv_rank:
+            wide, narrow = self._latent
+            # queries first, each compressed before it is expanded
+            return [*narrow[1:], wide[1], narrow[0], wide[0]]
+        queries = model.heads // model.tp * model.head_dim
+        values = model.kv_heads_of(model.tp) * model.value_dim
+        keys = model.qkv_of(model.tp) - queries - values
+        return [(name, n, model.hidden) for name, n in
+                (("queries", queries), ("keys", keys), ("values", values))]  # fmt: skip
+
     def backward(self, needed: After, kind: LayerKind) -> None:
         """Write its backward pass."""
         model, made, rows, width = self.model, self.made, self.rows, self.model.hidden
@@ -447,13 +494,16 @@ class Layer:
             needed = -1
             if reach:
                 needed = made.collective("send", reach, "cp", peer=1, after=made.last_kernel)
-            piece = type(self.pieces[0])(count, local, local)
+            # all but the first part see a whole window from their first query on
+            seen = local if model.chunked else local + model.window
+            piece = type(self.pieces[0])(count, local, seen)
             made.kernel(name, family, *self._attention_shape(piece, kind), after=needed)
         elif model.cp_kind == "allgather":
             gathered = keys * model.cp
             needed = made.collective("all_gather", gathered, "cp", after=made.last_kernel)
             # early and late parts of the sequence are paired, so that a rank sees half in the mean
             seen = model.seq // 2 if model.causal else model.seq
+            seen = seen if kind.full else min(seen, model.window)
             done = made.kernel(
                 name, family, *self._shape(count, local, seen, causal=False), after=needed
             )

@@ -8,7 +8,7 @@ from weft.schedule.values import Group
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb", "dualpipe")
-RECOMPUTE = ("none", "selective", "moe_act", "full")
+RECOMPUTE = ("none", "selective", "selective_op", "moe_act", "full")
 DISPATCHERS = ("alltoall", "flex")
 AT_LEAST_ONE = (
     *("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave"),
@@ -42,7 +42,9 @@ class Layout:
         )
         if num_ranks % inner:
             raise UsageError(
-                f"{num_ranks} ranks do not divide into {named}", f"Use a multiple of {inner}."
+                f"{num_ranks} ranks do not divide into {named}",
+                f"Use --ranks {-(-num_ranks // inner) * inner}, or degrees whose product divides "
+                f"{num_ranks}.",
             )
         self.dp = num_ranks // inner
         if model.dp not in (0, self.dp):

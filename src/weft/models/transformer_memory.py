@@ -5,7 +5,7 @@ needs, buffers of what is gathered. What no tensor shows is not: the context of 
 that are loaded, buffers of the communication library, fragments of the allocator.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from weft.hardware.dtypes import item_bytes, output_dtype
@@ -164,9 +164,10 @@ class _Training(_Serving):
                 total += flying * self.tokens * 8
         return int(total + self._working())
 
-    def _layer(self, layer: int) -> float:
+    def _layer(self, layer: int, model: Transformer | None = None) -> float:
+        model = model or self.model
         return layer_activations(
-            self.model, self.model.kinds[layer], self.tokens, self.layout.micro, self.item
+            model, model.kinds[layer], self.tokens, self.layout.micro, self.item
         )
 
     def _working(self) -> float:
@@ -177,8 +178,10 @@ class _Training(_Serving):
         # of the widest product, before it is added to what accumulates
         each = model.hidden * self.item if model.trains_weights else 0
         gradients += each * model.ffn * (2 if model.gated else 1) // model.tp
-        again = max((self._layer(n) for n in self.layers), default=0.0)
-        backward = gradients + (again if model.recompute == "full" else 0.0)
+        # what is not kept of the layer at work is there again
+        whole = replace(model, recompute="none") if model.recompute == "selective_op" else model
+        again = max((self._layer(n, whole) for n in self.layers), default=0.0)
+        backward = gradients + (again if model.recompute in ("full", "selective_op") else 0.0)
         if not self.last:
             return backward
         scored = self.layout.micro * (-(-model.scored // model.cp) or model.seq // model.cp)
@@ -197,6 +200,8 @@ def layer_activations(
     """
     tp, hidden = model.tp, model.hidden
     rows = -(-tokens // tp) if model.sp else tokens
+    if model.recompute == "selective_op":
+        return _kept_ops(model, kind, tokens, rows) * item + 4.0 * tokens * model.heads // tp
     keeps = model.trains_weights or model.lora > 0  # inputs of products, for their weights
     kept = 2.0 * rows * hidden  # inputs of both norms
     kept += 2.0 * rows * hidden * keeps  # their outputs, inputs of qkv and of the MLP
@@ -216,6 +221,22 @@ def layer_activations(
         # softmax and what dropout leaves of it, and a mask
         nbytes += sequences * model.heads // tp * model.seq**2 * (2.0 * item + 1)
     return nbytes + _inner_activations(model, kind, tokens) * item
+
+
+def _kept_ops(model: Transformer, kind: LayerKind, tokens: int, rows: int) -> float:
+    """Return the elements that torchtitan's policy by op keeps of a layer.
+
+    Its input, every second product from the first on, and what attention gives.
+    """
+    keys = model.kv_heads_of(model.tp) * model.head_dim
+    products = 0 if model.kv_rank else model.qkv_of(model.tp) - keys
+    if model.kv_rank:
+        products = (model.q_rank or model.qkv_of(model.tp)) + model.kv_rank + model.rope_dim
+    kept = rows * model.hidden + tokens * (products + model.out_width)
+    if kind.experts:  # grouped products are computed again
+        return float(kept)
+    # Gate and result of a gated MLP; of two products the first.
+    return kept + tokens * model.ffn // model.tp + rows * model.hidden * model.gated
 
 
 def _inner_activations(model: Transformer, kind: LayerKind, tokens: int) -> float:

@@ -297,9 +297,10 @@ class Stage:
         for layer, gathered in self._layers_with_weights(forward=True):
             self.layer.forward(gathered, self.model.kinds[layer])
         if self.last:
-            for _ in range(self.model.mtp if self.model.mode == "train" else 0):
-                self._next_token_module()
-            self._head()
+            modules = self.model.mtp if self.model.mode == "train" else 0
+            for number in range(modules):
+                self._next_token_module(again=number > 0)
+            self._head(again=modules > 0)
 
     def _embedding(self) -> None:
         model, made = self.model, self.made
@@ -310,12 +311,14 @@ class Stage:
         if model.mode == "train":  # every rank has looked up its part of the vocabulary
             made.wait_for(self.layer.reduce(model.hidden, done))
 
-    def _head(self) -> None:
+    def _head(self, *, again: bool = False) -> None:
+        """Write the head and the loss; ``again`` behind another head of the same weights."""
         model, made, layer = self.model, self.made, self.layer
+        kept = again and not (model.zero_stage == 3 and model.reshard)
         vocab = model.vocab_of_rank
         made.kernel("norm", "norm", layer.rows if model.mode == "train" else self.tokens,
                     model.hidden)  # fmt: skip
-        if self._gathers(forward=True) and not (model.tied and self.first):
+        if self._gathers(forward=True) and not (model.tied and self.first) and not kept:
             made.wait_for(self._gather(self._by_group(self._end_weights)))
         if layer.scatters and model.mode == "train":
             made.wait_for(layer.gather(model.hidden, product=False))
@@ -345,20 +348,26 @@ class Stage:
         layer.weight_gradient("head", vocab, model.hidden, rows=self.scored)
         made.kernel("norm backward", "norm-backward", layer.rows, model.hidden, after=summed)
 
-    def _next_token_module(self) -> None:
-        """Predict one more token (arXiv 2412.19437): join, one layer, the head again."""
+    def _next_token_module(self, *, again: bool) -> None:
+        """Predict one more token (arXiv 2412.19437): join, one layer, the head."""
         model, made, layer = self.model, self.made, self.layer
         for _ in range(2):
             made.kernel("norm", "norm", layer.rows, model.hidden)
+        if self._gathers(forward=True):
+            made.wait_for(self._gather(self._module_shares()))
         summed = layer.row("next token join", model.hidden, 2 * model.hidden // model.tp)
         layer.forward(summed, model.kinds[-1])
-        self._head()
+        self._head(again=again)
 
     def _next_token_module_backward(self) -> None:
         model, made, layer = self.model, self.made, self.layer
         self._head_backward()
+        if self._gathers(forward=False):
+            made.wait_for(self._gather(self._module_shares()))
         if model.recompute == "full":
             layer.forward(-1, model.kinds[-1])
+        elif model.recompute == "selective_op":
+            layer.recompute_ops(-1, model.kinds[-1])
         layer.backward(-1, model.kinds[-1])
         layer.row_backward("next token join", model.hidden, 2 * model.hidden // model.tp)
         for _ in range(2):
@@ -388,6 +397,8 @@ class Stage:
             # the first layers of a stage are recomputed, if not all are
             if model.recompute == "full" and len(self.layers) - place <= recomputed:
                 self.layer.forward(gathered, kind)
+            if model.recompute == "selective_op":
+                self.layer.recompute_ops(gathered, kind)
             self.layer.backward(gathered, kind)
             self._accumulate(self._shares(layer))
             ends = place + 1 == len(self.layers) and not self.first
@@ -495,15 +506,18 @@ class Stage:
         """Gather all weights behind the optimizer; the step ends when they are there."""
         model = self.model
         total: dict[str, int] = {}
-        ends = self.ends[0] + (self.ends[1] and not model.tied)
+        first, last = self.ends
+        ends = first + last - (first and last and model.tied)
+        modules = model.mtp if last else 0
         every = [self._shares(layer) for chunk in self.chunks for layer in chunk]
-        for share in (*every, *[self._by_group(self._end_weights)] * ends):
+        every += [self._by_group(self._end_weights)] * ends + [self._module_shares()] * modules
+        for share in every:
             for group, weights in share.items():
                 total[group] = total.get(group, 0) + weights
         if not model.param_broadcast:
             self._gather(total, after=done)
             return
-        layers = sum(len(chunk) for chunk in self.chunks)
+        layers = sum(len(chunk) for chunk in self.chunks) + modules
         tensors = layers * _LAYER_TENSORS + ends
         for group, weights in total.items():
             among, size = self._sharded(group)

@@ -52,7 +52,7 @@ def predict_job(
             ranged=ranged,
             stack=software,
         )
-    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software)
+    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software, brief)
     graph = folding.graph(model.pp if brief else 0)
     if not anyway:
         check_memory(graph.name, graph.memory, platform)
@@ -68,7 +68,9 @@ def predict_job(
     return replace(found, low=min(1.0, low) * seconds, high=max(1.0, high) * seconds)
 
 
-def extended_plan(plan: Plan, job: Job, platform: Platform) -> Plan:
+def extended_plan(
+    plan: Plan, job: Job, platform: Platform, *, host: HostModel | None = None
+) -> Plan:
     """Return the plan of a step that was planned with some of its micro batches, for all of them.
 
     Micro batches repeat, so what is chosen for one holds for all; the step is predicted whole, and
@@ -79,7 +81,8 @@ def extended_plan(plan: Plan, job: Job, platform: Platform) -> Plan:
         return plan
     assert isinstance(job.model, Transformer)
     assert isinstance(short.model, Transformer)
-    scale = predict_job(job, platform, anyway=True, ranged=False).seconds / plan.baseline
+    whole_step = predict_job(job, platform, host=host, anyway=True, ranged=False)
+    scale = whole_step.seconds / plan.baseline
     kept, whole = (Layout(each, job.num_ranks).num_micro for each in (short.model, job.model))
     note = f"planned with {kept} of {whole} micro batches, which repeat; seconds are of them all"
     return replace(

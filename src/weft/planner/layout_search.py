@@ -12,8 +12,9 @@ that is shown comes from the prediction of the whole step.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,17 @@ if TYPE_CHECKING:
     from weft.planner.predict import Prediction
     from weft.step import HostModel
 
+    _Run = Callable[[Callable[[Job], "LayoutChoice"], list[Job]], list["LayoutChoice"]]
+
 SEARCHED = ("tp", "cp", "pp", "interleave", "ep", "zero", "micro_batch", "recompute")
 _MICRO = (1, 2, 4, 8)
-_RECOMPUTE = ("none", "selective", "full")
+# By what is computed again: of layouts alike in the rest only the first that fits counts, but
+# attention and the activation of experts are no more than each other.
+_RECOMPUTE = (("none",), ("selective", "moe_act"), ("full",))
+# Predictions over estimates differ by the job (means 0.97 to 1.06 on layouts of five models), and
+# less within one: those of layouts near the best were at most so far below the least seen before.
+_SPREAD = 0.02
+_AT_ONCE = 4  # layouts for each core that are predicted before the rest is looked at again
 _OPTIMIZER_BYTES = 28  # of a weight that AdamW reads and writes
 _LONG = 8192  # tokens of a sequence from which on sharing it out is tried
 
@@ -79,6 +88,31 @@ class LayoutChoice:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _PassTimes:
+    """Seconds of a micro batch: of a layer, and of embedding, head and loss.
+
+    ``fixed`` and ``fixed_layer`` are what a step takes once: the optimizer, what is not hidden.
+    """
+
+    layer: float
+    ends: float
+    fixed: float
+    fixed_layer: float
+
+
+@contextmanager
+def _executor(cores: int) -> Iterator[_Run]:
+    """Yield what runs a function on many jobs: on several cores processes share them."""
+    if cores < 2:
+        yield lambda function, jobs: list(map(function, jobs))
+        return
+    # Forked from a server: this process may have threads.
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(cores, context) as pool:
+        yield lambda function, jobs: list(pool.map(function, jobs))
+
+
 def _choice(
     platform: Platform, host: HostModel | None, job: Job, prices: Prices | None = None
 ) -> LayoutChoice:
@@ -96,10 +130,19 @@ class LayoutSearch:
     host: HostModel | None = None
     num_layouts: int = 0  # that divide
     num_fitting: int = 0
-    _layers: dict[object, float] = field(default_factory=dict)
+    num_predicted: int = 0
+    num_open: int = 0  # not predicted, though they may be among the best
+    _refusal: str = ""  # why a layout does not divide, the first of all
+    _times: dict[object, _PassTimes] = field(default_factory=dict)
 
-    def best(self, count: int = 10, refined: int = 12, *, cores: int = 1) -> list[LayoutChoice]:
-        """Return the fastest layouts that fit, predicted; ``refined`` of them are looked at.
+    def best(
+        self, count: int = 10, refined: int = 12, *, most: int = 48, cores: int = 1
+    ) -> list[LayoutChoice]:
+        """Return the fastest layouts that fit, predicted.
+
+        At least ``refined`` of them are predicted, in the order of their estimates, and more until
+        no estimate is left that could belong to a faster one. Where that takes more than ``most``,
+        ``num_open`` of them were not looked at.
 
         With several ``cores`` processes share them: a program that asks for it must have its main
         module guarded, as ``multiprocessing`` says.
@@ -112,7 +155,8 @@ class LayoutSearch:
                 if hasattr(self.job.model, key)
             )
             raise NoPlanError(
-                f"no layout of {self.job.name} divides {self.platform.num_ranks} ranks with {kept}",
+                f"no layout of {self.job.name} divides {self.platform.num_ranks} ranks with {kept}"
+                f"{self._refusal}",
                 "Change one of these settings, or leave it to the search.",
             )
         if not fitting:
@@ -122,16 +166,27 @@ class LayoutSearch:
                 "Use more ranks, or leave more settings to the search.",
             )
         prices = Prices(self.platform, default_library(self.platform))
-        ranked = sorted(fitting, key=lambda model: self.estimate(model, prices))
-        jobs = [replace(self.job, model=model) for model in ranked[:refined]]
-        if cores > 1 and len(jobs) > 1:
-            # Forked from a server: this process may have threads.
-            context = multiprocessing.get_context("forkserver")
-            with ProcessPoolExecutor(min(cores, len(jobs)), context) as pool:
-                found = list(pool.map(partial(_choice, self.platform, self.host), jobs))
-        else:
-            found = [_choice(self.platform, self.host, job, prices) for job in jobs]
-        found.sort(key=lambda each: each.seconds)
+        estimates = {model: self.estimate(model, prices) for model in fitting}
+        left = sorted(fitting, key=lambda model: estimates[model])
+        found: list[LayoutChoice] = []
+        least = 1.0  # of predictions over their estimates
+        with _executor(cores if len(left) > 1 else 1) as run:
+            while left and len(found) < most:
+                if len(found) >= max(count, refined):
+                    bound = found[count - 1].seconds / least
+                    if estimates[left[0]] > bound:
+                        break
+                taken = max(refined, count) if not found else _AT_ONCE * cores
+                taken = min(taken, most - len(found))
+                jobs = [replace(self.job, model=model) for model in left[:taken]]
+                predicted = run(partial(_choice, self.platform, self.host), jobs)
+                for model, each in zip(left, predicted, strict=False):
+                    least = min(least, each.seconds / estimates[model] - _SPREAD)
+                found = sorted([*found, *predicted], key=lambda each: each.seconds)
+                del left[:taken]
+        self.num_predicted = len(found)
+        bound = found[:count][-1].seconds / least
+        self.num_open = sum(estimates[each] <= bound for each in left)
         return found[:count]
 
     def own(self) -> LayoutChoice | None:
@@ -147,25 +202,37 @@ class LayoutSearch:
     def _fitting(self) -> Iterator[Transformer]:
         """Yield the layouts that divide and whose fullest rank has room for them.
 
-        Of layouts that differ in recomputation alone only the one that recomputes least is
-        yielded: the others fit too, and are never faster.
+        Of layouts that differ in recomputation alone only those that recompute least are yielded:
+        the others fit too, and are never faster.
         """
         room = self.platform.require_device().memory_bytes
+        kinds = [[kind for kind in kinds if kind != "moe_act" or self._has_experts]
+                 for kinds in _RECOMPUTE]  # fmt: skip
+        if "recompute" in self.given:
+            kinds = [self._values("recompute", [])]
         for shaped in self._layouts():
             fits, least = False, _least_bytes(shaped, self.platform.num_ranks)
-            for recompute in self._values("recompute", list(_RECOMPUTE)):
-                model = replace(shaped, recompute=recompute)
-                try:
-                    layout = Layout(model, self.platform.num_ranks)
-                except UsageError:
-                    break
-                self.num_layouts += 1
+            try:
+                layout = Layout(shaped, self.platform.num_ranks)
+            except UsageError as refused:
+                self._refusal = self._refusal or f": {refused.args[0]}"
+                continue
+            for alike in kinds:
+                self.num_layouts += len(alike)
                 if least > room:
                     continue
-                if not fits and fullest_memory(model, layout).total <= room:
-                    fits = True
-                    yield model
-                self.num_fitting += fits
+                models = [replace(shaped, recompute=recompute) for recompute in alike]
+                if not fits:
+                    roomy = [m for m in models if fullest_memory(m, layout).total <= room]
+                    yield from roomy
+                    self.num_fitting += len(roomy)
+                    fits = bool(roomy)
+                else:
+                    self.num_fitting += len(models)
+
+    @property
+    def _has_experts(self) -> bool:
+        return isinstance(self.job.model, Transformer) and self.job.model.experts > 0
 
     def _layouts(self) -> Iterator[Transformer]:
         """Yield every combination of settings that were not given, but for recomputation."""
@@ -218,71 +285,87 @@ class LayoutSearch:
     def estimate(self, model: Transformer, prices: Prices) -> float:
         """Return about how long a step takes, to rank layouts by."""
         layout = Layout(model, self.platform.num_ranks)
-        each = self._layer(model, prices)
-        layers = -(-model.layers // model.pp)
-        weights = model.layer_weights(model.kinds[-1]).total
-        replicas = tuple(range(0, layout.replicas * model.tp, model.tp))
-        ends = self._ends(model, layout.micro)
+        each = self._pass_times(model, prices)
+        layers = [
+            sum(len(layout.chunks[position]) for position in layout.positions(stage))
+            for stage in range(model.pp)
+        ]
         if model.zero == 3:
-            item = 2 * weights
-            gathered = prices.collective(Collective("all_gather", item), replicas)
-            reduced = prices.collective(Collective("reduce_scatter", item), replicas)
-            # Gathers of the forward and the backward pass and the reduce-scatter hide behind the
-            # layer.
-            each = max(each, 2 * gathered + reduced)
-            shared = 0.0
-        else:
-            whole = Collective("all_reduce", 2 * weights * layers)
-            # Assumed: gradients are summed during half of what the last micro batch takes.
-            shared = max(0.0, prices.collective(whole, replicas) - layers * each / 2)
-        # the last stage has the head, and a layer less where that counts as one
-        slowest = max(layers * each, (layers - model.count_ends) * each + ends)
-        busy = layout.num_micro * slowest
-        # Bubble of the interleaved 1F1B schedule (arXiv 2104.04473): (p - 1) / (m v) of the busy
-        # time.
-        bubble = (model.pp - 1) / (layout.num_micro * model.interleave)
+            micro_batch = each.ends + layers[0] * each.layer
+            return layout.num_micro * micro_batch + each.fixed + layers[0] * each.fixed_layer
+        stages = [count * each.layer for count in layers]
+        stages[-1] += each.ends
+        slowest = max(stages)
+        # Bubble of the interleaved 1F1B schedule (arXiv 2104.04473): a micro batch passes a chunk
+        # of every other stage before the slowest begins and after it has ended.
+        bubble = (sum(stages) - slowest) / model.interleave
         held = model.parameters / (model.tp * model.pp * (layout.replicas if model.zero else 1))
         optimizer = _OPTIMIZER_BYTES * held / self.platform.require_device().memory_rate
-        return busy * (1 + bubble) + shared + optimizer
+        shared = self._exposed_gradients(model, layout, max(layers), each.layer, prices)
+        return layout.num_micro * slowest + bubble + shared + optimizer
 
-    def _layer(self, model: Transformer, prices: Prices) -> float:
-        """Return forward and backward pass of a layer for one micro batch, without replicas.
+    def _exposed_gradients(
+        self, model: Transformer, layout: Layout, layers: int, layer: float, prices: Prices
+    ) -> float:
+        """Return what the last backward and the first forward pass cannot hide of a sum."""
+        weights, hidden = model.layer_weights(model.kinds[-1]), layers * layer
+        if "edp" in layout.groups:
+            shares = {"dp": weights.dense, "edp": weights.expert}
+        else:
+            shares = {"dp": weights.total}
+        moved = 0.0
+        for name, count in shares.items():
+            group = layout.groups[name]
+            if group.size > 1 and count:
+                ranks = tuple(range(0, group.size * group.stride, group.stride))
+                what = Collective("all_reduce", 2 * count * layers)
+                moved += prices.collective(what, ranks)
+        return max(0.0, moved - hidden)
 
-        What a second micro batch adds, of two layers and of four: sums of gradients and the
-        optimizer are the same in both.
+    def _pass_times(self, model: Transformer, prices: Prices) -> _PassTimes:
+        """Return what a micro batch takes by a simulation of few layers on one stage.
+
+        What a second micro batch adds, of one layer more and of none. Sums of gradients and the
+        optimizer are the same in both, so without ZeRO 3 replicas are left out.
         """
-        key = model.tp, model.cp, model.ep, model.micro_batch, model.recompute
-        if key not in self._layers:
+        sharded = model.zero == 3
+        key = model.tp, model.cp, model.ep, model.micro_batch, model.recompute, sharded
+        if key not in self._times:
             ranks = model.tp * model.cp * max(1, model.ep // (model.cp if model.ep > 1 else 1))
+            ranks = self.platform.num_ranks if sharded else ranks
             replicas = ranks // (model.tp * model.cp)
-            found = []
-            for layers in (2, 4):
-                one = replace(
-                    model,
-                    layers=layers,
-                    pp=1,
-                    interleave=1,
-                    zero=0,
-                    stage_layers=(),
-                    dense_layers=0,
-                )
-                runs = []
+            alone = replace(
+                model,
+                pp=1,
+                interleave=1,
+                zero=model.zero if sharded else 0,
+                stage_layers=(),
+                dense_layers=0,
+                count_ends=False,
+            )
+            # Gathers of one layer hide behind another one, and layers may be of several kinds.
+            few = (2, 4) if sharded or len(set(alone.kinds)) > 1 else (1, 2)
+            runs = []
+            for layers in few:
+                one = replace(alone, layers=layers)
                 for micro_batches in (1, 2):
                     batch = model.micro_batch * replicas * micro_batches
                     step = build("layer", replace(one, batch=batch), ranks)
+                    if self.job.software is not None:
+                        step = self.job.software.applied(step)
                     engine = StepEngine(step, self.platform, prices, host=self.host)
                     runs.append(engine.run().seconds)
-                found.append(runs[1] - runs[0])
-            self._layers[key] = max(0.0, found[1] - found[0]) / 2
-        return self._layers[key]
-
-    def _ends(self, model: Transformer, micro: int) -> float:
-        """Return what the head takes on the last stage."""
-        # Two flops a weight and token in the forward pass, four in the backward pass.
-        flops = 6.0 * micro * model.seq / model.cp * model.hidden * model.vocab / model.tp
-        device = self.platform.require_device()
-        rate = max(each.achieved for each in device.flops.values())
-        return flops / rate
+            fewer, more = runs[1] - runs[0], runs[3] - runs[2]
+            layer = max(0.0, more - fewer) / (few[1] - few[0])
+            fixed, fixed_more = runs[0] - fewer, runs[2] - more
+            fixed_layer = max(0.0, fixed_more - fixed) / (few[1] - few[0])
+            self._times[key] = _PassTimes(
+                layer,
+                max(0.0, fewer - few[0] * layer),
+                max(0.0, fixed - few[0] * fixed_layer),
+                fixed_layer,
+            )
+        return self._times[key]
 
 
 def _least_bytes(model: Transformer, ranks: int) -> float:

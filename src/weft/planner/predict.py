@@ -348,9 +348,16 @@ def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
     hints = []
     # Suggest what leaves half of the memory to the rest.
     half = device.memory_bytes // 2
-    if shared > half:
+    if shared > half * platform.num_ranks:
+        part = format_size(-(-shared // platform.num_ranks))
+        hints.append(
+            "more ranks or larger devices (weights, gradients and optimizer shared among all "
+            f"{platform.num_ranks} ranks are {part} a rank); --set fsdp=true shares them"
+        )
+    elif shared > half:
         times = -(-shared // half)
         hints.append(f"share weights and optimizer among {times} times as many ranks (fsdp, tp)")
+        hints.append("weft plan --search layout, which finds the layouts of a transformer that fit")
     if memory.activations > half:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to go on all the same")

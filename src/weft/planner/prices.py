@@ -75,7 +75,7 @@ class Prices:
     library: str = "nccl"
     known: dict[object, Price] = field(default_factory=dict)
     groups: dict[object, tuple[tuple[int, ...], tuple[Level, ...]]] = field(default_factory=dict)
-    shares: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+    shares: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
 
     def kernel(self, cost: Cost) -> float:
         """Return the seconds of a kernel on an idle device."""
@@ -118,18 +118,19 @@ class Prices:
         kind = (what.kind, num_ranks)
         if self.platform.recorded is None or not what.nbytes:
             return None
-        if kind not in self.shares:
+        key = (*kind, what.dtype, what.copies, levels)  # all that the price depends on
+        if key not in self.shares:
             seen = {
                 each.nbytes: each.seconds
                 for each in self.platform.recorded.collectives
                 if (each.kind, each.ranks) == kind and each.nbytes and each.seconds
             }
-            self.shares[kind] = [
+            self.shares[key] = [
                 (log(nbytes), log(seconds / priced))
                 for nbytes, seconds in sorted(seen.items())
                 if (priced := self._priced(what, nbytes, levels)) > 0
             ]
-        points = self.shares[kind]
+        points = self.shares[key]
         if not points:
             return None
         # Interpolated in logarithms, and constant beyond the sizes that were seen.

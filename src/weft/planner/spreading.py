@@ -52,6 +52,17 @@ def spread(
         raise first from None
 
 
+def why_spread(spec: str, platform: Platform, settings: Mapping[str, str]) -> str:
+    """Return why settings had to be added to those that were given."""
+    job = find_job(spec, platform.num_ranks, settings)
+    if job is not None and isinstance(job.model, Transformer):
+        try:
+            Layout(job.model, job.num_ranks)
+        except UsageError as refused:
+            return str(refused.args[0])
+    return "does not fit into memory as configured"
+
+
 def _fitting(
     spec: str, platform: Platform, settings: Mapping[str, str], *, anyway: bool
 ) -> StepGraph:
@@ -63,7 +74,7 @@ def _fitting(
         memory = fullest_memory(job.model, Layout(job.model, job.num_ranks))
         if not anyway:
             check_memory(job.name, memory, platform)
-        return replace(shortened_job(job).graph(), memory=memory)
+        return shortened_graph(job)
     else:
         graph = job.graph()
     if not anyway:
@@ -77,6 +88,14 @@ def shortened_job(job: Job) -> Job:
         return job
     model = shortened(job.model, job.num_ranks)
     return job if model is job.model else replace(job, model=model)
+
+
+def shortened_graph(job: Job) -> StepGraph:
+    """Return the step of a job, shortened if it is long, with the memory of the whole one."""
+    graph = shortened_job(job).graph()
+    if not isinstance(job.model, Transformer):
+        return graph
+    return replace(graph, memory=fullest_memory(job.model, Layout(job.model, job.num_ranks)))
 
 
 def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:

@@ -19,6 +19,13 @@ def print_plan(plan: "Plan", *, every: bool = False) -> None:
     place.write_wrapped(headline(plan))
     for note in plan.notes:
         place.write_wrapped(f"  {note}", "  ")
+    if not plan.choices:
+        place.write_wrapped(
+            "  nothing to plan: the step has no collective of known size (traces record sizes with "
+            "record_shapes=True)",
+            "  ",
+        )
+        return
     for section in sections(plan)[: None if every else 1]:
         place.write("")
         print_table(section.columns, section.rows, to=place, title=section.title)

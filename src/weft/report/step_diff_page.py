@@ -13,7 +13,7 @@ from weft.report.text import Column, page, print_table
 from weft.timeline.kernel_names import short_name
 from weft.timeline.step_diff import LITTLE, OpChange, StepDiff
 from weft.timeline.step_profile import StepProfile
-from weft.units import format_time
+from weft.units import format_mean, format_time
 
 _MOST = 15  # rows on the terminal; a page has all of them
 _MEANING = {
@@ -116,11 +116,8 @@ def _matters(found: StepDiff, change: OpChange) -> bool:
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     one, other = row["count_before"], row["count_after"]
-    return row | {"times": _times(one) if one == other else f"{_times(one)} → {_times(other)}"}
-
-
-def _times(count: float) -> str:
-    return f"{count:.4g}"
+    times = format_mean(one)
+    return row | {"times": times if one == other else f"{times} → {format_mean(other)}"}
 
 
 def _signed(seconds: float) -> str:

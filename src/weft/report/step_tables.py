@@ -1,16 +1,17 @@
 """A predicted step as tables: its duration, breakdown, critical path and uncertainties."""
 
 from collections.abc import Iterator, Mapping
-from textwrap import wrap
+from dataclasses import replace
 from typing import Any
 
 from weft.planner.predict import Prediction
 from weft.report.page import Section, html_page
-from weft.report.text import Column, bar, page, print_table
+from weft.report.text import Column, bar, page, print_table, sentence
 from weft.timeline.kernel_names import short_name
 from weft.units import format_count, format_size, format_time
 
 _ISSUE = "issue "
+_WIDE = 100  # columns of a list of settings in a pipe
 _MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the smallest fraction of the step that is shown
 _MEANING = {
     "compute": "kernels run",
@@ -25,7 +26,12 @@ def print_step(prediction: "Prediction", row: Mapping[str, Any] | None = None) -
     """Print a prediction, the answer first; ``row`` may have more than the prediction's own."""
     place, row = page(), row or prediction.row()
     place.write_wrapped(headline(prediction))
-    for line in (*_rates(prediction, row), *_settings(row), *row.get("notes", ())):
+    narrow = replace(place, width=min(place.width, _WIDE))
+    for line in _rates(prediction, row):
+        place.write_wrapped(line, "  ")
+    for line in _settings(row):
+        narrow.write_wrapped(line, "  ")
+    for line in row.get("notes", ()):
         place.write_wrapped(line, "  ")
     for section in sections(prediction, row):
         place.write("")
@@ -68,7 +74,7 @@ def _settings(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings in force."""
     if settings := row.get("settings"):
         words = (f"{key}={_setting(value)}" for key, value in settings.items())
-        yield from wrap(f"settings: {' '.join(words)}", 100, subsequent_indent="  ")
+        yield f"settings: {' '.join(words)}"
 
 
 def _setting(value: Any) -> str:
@@ -82,11 +88,9 @@ def step_page(prediction: "Prediction", row: Mapping[str, Any] | None = None) ->
     row = row or prediction.row()
     title = f"{prediction.graph.name} on {prediction.platform.name}"
     first, *rest = sections(prediction, row)
-    told = " ".join(
-        (headline(prediction), *_rates(prediction, row), *_settings(row), *row.get("notes", ()))
-    )
-    opening = Section(first.title, told, first.columns, first.rows)
-    return html_page(title, [opening, *rest])
+    told = (*_rates(prediction, row), *_settings(row), *row.get("notes", ()))
+    opening = Section(first.title, " ".join(map(sentence, told)), first.columns, first.rows)
+    return html_page(title, [opening, *rest], lead=sentence(headline(prediction)))
 
 
 def _shown(name: str) -> str:

@@ -4,6 +4,7 @@ Written without rich, whose import would take a tenth of the time of a whole com
 """
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -12,11 +13,14 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import IO, Any
 
+from weft.units import printable
+
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _UNBOUNDED = 1000  # width of a file or a pipe: nothing is wrapped there
 _NARROWEST = 16  # minimum width of the last column in a narrow window
 _GAP = "  "
 _CODES = {"bold": "1", "italic": "3", "green": "32", "cyan": "36", "dim": "90"}
+_PAINTED = re.compile(rf"(\x1b\[(?:0|{'|'.join(_CODES.values())})m)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,10 @@ class Page:
     colours: bool = False
 
     def write(self, line: str) -> None:
-        """Write one line without trailing blanks."""
-        self.file.write(line.rstrip() + "\n")
+        """Write one line without trailing blanks, and without control characters of names."""
+        parts = _PAINTED.split(line.rstrip()) if self.colours else [line.rstrip()]
+        own = [part if n % 2 else printable(part) for n, part in enumerate(parts)]
+        self.file.write("".join(own) + "\n")
 
     def write_wrapped(self, text: str, indent: str = "") -> None:
         """Write text in lines of at most the width; lines after the first are indented."""
@@ -37,8 +43,8 @@ class Page:
             self.write(line)
 
     def paint(self, text: str, style: str) -> str:
-        """Return text in a style, if the output supports it."""
-        code = _CODES.get(style)
+        """Return text in a style, if the output supports it, without control characters."""
+        text, code = printable(text), _CODES.get(style)
         return f"\x1b[{code}m{text}\x1b[0m" if code and self.colours and text.strip() else text
 
 
@@ -71,7 +77,7 @@ class Column:
     def cell(self, row: Mapping[str, Any]) -> str:
         """Format one value on one line; a missing key is blank."""
         value = row.get(self.key)
-        return "" if value is None else " ".join(self.show(value).splitlines())
+        return "" if value is None else printable(" ".join(self.show(value).splitlines()))
 
 
 def print_table(

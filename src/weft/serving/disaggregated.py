@@ -3,7 +3,8 @@
     client -> queue -> prefill workers -> keys and values over the network -> decode workers
 
 A prefill worker takes as many whole prompts from the queue as fit into the tokens of a pass. A
-decode worker starts a pass when the previous one has ended, with all requests it has received.
+decode worker starts a pass when the previous one has ended, with all requests it has received, or
+as many as a batch has room for; the others wait.
 """
 
 from __future__ import annotations
@@ -125,17 +126,21 @@ class _DisaggregatedRun:
         pool = self.engine.prefill
         while self.idle and self.queue:
             taken = [self.queue.popleft()]
-            left = pool.limits.tokens - self.requests[taken[0]].prompt
-            while self.queue and self.requests[self.queue[0]].prompt <= left:
+            left = pool.limits.tokens - self._prompt(taken[0])
+            most = pool.limits.batch
+            while self.queue and len(taken) < most and self._prompt(self.queue[0]) <= left:
                 taken.append(self.queue.popleft())
-                left -= self.requests[taken[-1]].prompt
-            prompts = [self.requests[n].prompt for n in taken]
+                left -= self._prompt(taken[-1])
+            prompts = [self._prompt(n) for n in taken]
             mean = round(sum(prompts) / len(prompts))
             took = pool.forward.seconds((Piece(len(prompts), mean, mean),))
             self._count(took)
             took = max(took, pool.limits.eager) + pool.launch
             self.idle -= 1
             self._at(self.now + took, partial(self._computed, taken))
+
+    def _prompt(self, number: int) -> int:
+        return self.requests[number].prompt
 
     def _count(self, seconds: float) -> None:
         self.computing += seconds
@@ -161,13 +166,15 @@ class _DisaggregatedRun:
 
     def _answer(self, worker: _DecodeWorker, before: float) -> None:
         """Start a decode pass over all requests of a worker; ``before`` is the last end."""
-        pool, joined = self.engine.decode, worker.joining
+        pool = self.engine.decode
         went_on = len(worker.ends)
+        free = pool.limits.batch - went_on
+        joined, worker.joining = worker.joining[:free], worker.joining[free:]
         for number, _ in joined:
             request = self.requests[number]
             heapq.heappush(worker.ends, (worker.passes + request.output - 1, number))
             worker.context += request.prompt + 1
-        worker.joining, worker.running = [], True
+        worker.running = True
         count = len(worker.ends)
         took = pool.forward.seconds((answers_of(count, worker.context / count),))
         self._count(took)

@@ -95,6 +95,7 @@ class Question:
         pools = zip(workers, (self, decode), strict=True)
         prefill, answer = (WorkerPool(n, each.forward, each.limits) for n, each in pools)
         together = -(-(self.limits.concurrency or self.load.count) // workers[1])
+        together = min(together, decode.limits.batch)
         needed = together * (self.load.prompt + self.load.output)
         if needed > decode.cache.room:
             raise NoPlanError(

@@ -56,14 +56,16 @@ def host_of(platform: Platform) -> HostModel:
         )
     if own is None:
         return HostModel(waits=waits)
+    # A measured overhead is less than zero where ops of a step are cheaper than ops called one by
+    # one. The host cannot issue an op before the previous one, so such an overhead counts as none.
     return HostModel(
-        own.forward,
+        max(0.0, own.forward),
         before=0.0,
         after=0.0,
         collective=0.0,
         waits=waits,
-        backward=own.backward,
-        optimizer=own.optimizer,
+        backward=max(0.0, own.backward),
+        optimizer=max(0.0, own.optimizer),
     )
 
 

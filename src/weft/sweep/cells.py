@@ -4,8 +4,10 @@ import hashlib
 import itertools
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from weft.errors import UsageError
 from weft.units import parse_sizes
@@ -15,6 +17,7 @@ SIZES = ("--size", "--block")
 LISTS = (
     *("--on", "--ranks", "--algorithm", "--strategy", "--collective", "--gemm", "--fetch"),
     *("--hit", "--rate", "--prompt", "--generate", "--batch", "--reduce", "--library", "--mode"),
+    *("--concurrency", "--server", "--tokens", "--requests", "--engines", "--count", "--seed"),
 )
 MOST = 100_000  # a larger sweep is most likely a mistake
 
@@ -41,8 +44,8 @@ class Sweep:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of sixteen letters that identifies this sweep."""
-        text = json.dumps([cell.words for cell in self.cells])
+        """A hash of sixteen letters that identifies this sweep and the files that it reads."""
+        text = json.dumps([[cell.words for cell in self.cells], _files(self.cells)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -69,6 +72,17 @@ def cells_of(words: Sequence[str], most: int = MOST) -> Sweep:
     if len({cell.words for cell in cells}) < len(cells):
         raise UsageError("this sweep has duplicate cells", "List every value once.")
     return Sweep(tuple(words), tuple(cells))
+
+
+def _files(cells: Sequence[SweepCell]) -> dict[str, str]:
+    """Return hashes of the files that a sweep names: workloads, platforms, traces."""
+    words = {word for cell in cells for word in cell.words}
+    names = sorted({text for word in words for text in (word, word.partition("=")[2])})
+    return {
+        name: hashlib.sha256(Path(name).read_bytes()).hexdigest()
+        for name in names
+        if os.path.isfile(name)  # noqa: PTH113 - a Path raises for words that are no names
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,10 @@ class Journal:
         if head.weft_sweep != _FORMAT:
             raise _no_sweep(path)
         if head.fingerprint != self.sweep.fingerprint:
+            same = tuple(head.words) == self.sweep.words
+            why = "files that it reads have changed" if same else " ".join(head.words)
             raise UsageError(
-                f"{path} holds the results of another sweep: {' '.join(head.words)}",
+                f"{path} holds the results of another sweep: {why}",
                 "Remove it, or use another -o.",
             )
         self.answers |= {answer.number: answer for answer in answers}

@@ -304,7 +304,8 @@ def _compute_causes(changes: Sequence[OpChange]) -> Iterator[tuple[float, str]]:
         largest = max(sure, key=lambda each: abs(each.difference))
         if abs(slower) >= _MOST_OF * abs(total) and before > 0:
             count = sum(each.matched for each in sure)
-            why = f"the same {count} kernels take {(before + slower) / before:.2f} times as long"
+            same = "kernel takes" if count == 1 else f"{count} kernels take"
+            why = f"the same {same} {(before + slower) / before:.2f} times as long"
         else:
             more = sum(each.count[1] - each.count[0] for each in sure)
             why = f"{_count(abs(more))} kernels {'more' if more > 0 else 'fewer'} in a step"

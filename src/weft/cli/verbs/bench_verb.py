@@ -43,7 +43,12 @@ def complete_bench(incomplete: str) -> list[str]:
 def bench(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=complete_bench, show_default=False),
+        typer.Argument(
+            metavar="[NAME]",
+            help="The benchmark to run; default: list them.",
+            autocompletion=complete_bench,
+            show_default=False,
+        ),
     ] = None,
     *,
     against: Annotated[

@@ -10,7 +10,7 @@ from weft.cli.inputs import On
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, print_written, track
 from weft.errors import UsageError
-from weft.report.text import Column, print_table
+from weft.report.text import Column, page, print_table
 from weft.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def calibrate(
             help="Read these traces of a job instead of measuring this machine; needs -o.",
         ),
     ] = None,
-    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[TRACE..]", hidden=True)] = None,
     on: On = None,
     on_gpu: Annotated[
         bool,
@@ -188,7 +188,7 @@ def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
 def _print_recorded(platform: "Platform") -> None:
     found = platform.recorded
     assert found is not None
-    print(f"{platform.name}: {platform.title}")
+    page().write(f"{platform.name}: {platform.title}")
     names = ("between", "before", "after", "launch", "inside")
     rows = [
         {"kind": kind, "count": each.count, **{name: getattr(each, name) for name in names}}
@@ -228,7 +228,7 @@ def _rows(platform: "Platform") -> list[dict[str, Any]]:
 
 
 def _print(platform: "Platform") -> None:
-    print(f"here: {platform.title}")
+    page().write(f"here: {platform.title}")
     titles = {"cached": "copy", "streamed": "past caches", "reduced": "sum of two"}
     columns = [Column("set", "bytes in use", right=True, style="bold")]
     for name, title in titles.items():

@@ -11,7 +11,7 @@ from weft.cli.options import Json, Sizes, complete_algorithm, complete_collectiv
 from weft.cli.outputs import output_path, print_json, print_written, track, write, write_timelines
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Platform
-from weft.report.text import Column, bar, print_table
+from weft.report.text import Column, bar, print_table, print_wrapped
 from weft.units import format_rate, format_size, format_time, parse_sizes
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _print_library(answers: "Found") -> None:
     last = found[-1].question
     if price := library_seconds(last):
         name, seconds = price
-        print(
+        print_wrapped(
             f"these are schedules of weft, simulated; {name} takes {format_time(seconds)} for "
             f"{format_size(last.nbytes)}: --algorithm {name},auto"
         )
@@ -245,7 +245,7 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
     title = f"{first['collective']}, {first['ranks']} ranks on {platform.name}, predicted"
     print_table(columns, shown, title=title)
     for note in _notes(rows):
-        print(note)
+        print_wrapped(note)
 
 
 def _notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

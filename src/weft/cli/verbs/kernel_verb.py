@@ -1,6 +1,7 @@
 """``weft kernel``: the duration of single kernels."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.inputs import On, machine_of
+from weft.cli.inputs import complete_platform
 from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.errors import FormatError, UsageError, nearest
@@ -17,7 +18,7 @@ from weft.units import format_time
 
 if TYPE_CHECKING:
     from weft.cost.families import Family
-    from weft.hardware import Device, Platform
+    from weft.hardware import Device
 
 Row = dict[str, Any]
 _SHOWN = 40  # rows of a table on the screen; --json and -o have all of them
@@ -40,19 +41,31 @@ def kernel(
         str | None,
         typer.Option("--from", metavar="FILE.csv", help="One kernel per line, with a header."),
     ] = None,
-    on: On = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="DEVICE",
+            help="A device such as h100, or a platform that has it, such as h100-8 or "
+            "machine.toml.",
+            autocompletion=complete_platform,
+        ),
+    ] = None,
     json: Json = False,
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Predict kernels of one family, in the given order."""
     from weft.cost.price import find_family
+    from weft.hardware import find_device
 
-    path, machine, family = output_path(output, (".csv",)), machine_of(on), find_family(kind)
+    if on is None:
+        raise UsageError("--on is missing", "Use --on h100, or a platform such as mi300x-8.")
+    path, device, family = output_path(output, (".csv",)), find_device(on), find_family(kind)
     given = _combined(family, values or [])
     rows = given if source is None else _read(Path(source), given)
-    found = _priced(family, rows, machine.require_device())
+    found = _priced(family, rows, device)
     note = write(path, found) if path else ""
-    _show(family, machine, found, json=json)
+    _show(family, on, found, json=json)
     print_written(note, quiet=json)
 
 
@@ -64,6 +77,8 @@ def _combined(family: "Family", values: list[str]) -> list[Row]:
         if not equals or not words(text):
             columns = ", ".join([*family.columns, *_WORDS])
             raise UsageError(f"cannot parse {word!r} as key=value", f"Keys: {columns}.")
+        if key in lists:
+            raise UsageError(f"{key} is given twice", f"Use one list: {key}=1,2,4.")
         lists[key] = words(text)
     return [dict(zip(lists, each, strict=True)) for each in product(*lists.values())]
 
@@ -74,9 +89,13 @@ def _read(path: Path, given: list[Row]) -> list[Row]:
         raise UsageError("a list of values cannot be combined with --from", "Use one of them.")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            rows: list[Row] = list(csv.DictReader(lines))
+            reader = csv.DictReader(lines)
+            rows: list[Row] = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"cannot read {path} as CSV: {error}") from error
+    twice = [key for key, times in Counter(reader.fieldnames or ()).items() if times > 1]
+    if twice:
+        raise FormatError(f"{path} has several columns {twice[0]!r}", "Name each column once.")
     if not rows:
         raise FormatError(f"{path} has no rows", "Its first line must name the columns.")
     if any(None in row for row in rows):  # where csv puts values without a column
@@ -139,7 +158,8 @@ def _numbers(key: str, rows: list[Row], mine: list[int]) -> Any:
     except (TypeError, ValueError):
         at = next(at for at in mine if not _is_number(rows[at][key]))
         raise UsageError(
-            f"row {at + 1}: cannot parse {rows[at][key]!r} as a number for {key}"
+            f"row {at + 1}: cannot parse {rows[at][key]!r} as a number for {key}",
+            f"Write it out, such as {key}=8192.",
         ) from None
 
 
@@ -159,9 +179,9 @@ def _inputs(numbers: dict[str, Any]) -> Iterator[Row]:
     return (dict(zip(numbers, each, strict=True)) for each in zip(*plain, strict=True))
 
 
-def _show(family: "Family", machine: "Platform", rows: list[Row], *, json: bool) -> None:
+def _show(family: "Family", on: str, rows: list[Row], *, json: bool) -> None:
     if json:
-        print_json("kernel", machine.name, rows)
+        print_json("kernel", on, rows)
         return
     inputs = [key for key in rows[0] if key in family.columns]
     columns = [Column(key, key) for key in inputs] + [
@@ -171,6 +191,6 @@ def _show(family: "Family", machine: "Platform", rows: list[Row], *, json: bool)
         Column("high", "to", format_time),
         Column("model", "rests on", right=False),
     ]
-    print_table(columns, rows[:_SHOWN], title=f"{family.name} on {machine.name}")
+    print_table(columns, rows[:_SHOWN], title=f"{family.name} on {on}")
     if len(rows) > _SHOWN:
         print(f"and {len(rows) - _SHOWN} more: use --json or -o FILE.csv")

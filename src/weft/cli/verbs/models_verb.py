@@ -13,7 +13,12 @@ from weft.report.text import Column, page, print_table
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=complete_workload, show_default=False),
+        typer.Argument(
+            metavar="[NAME]",
+            help="The workload whose settings to list; default: all workloads.",
+            autocompletion=complete_workload,
+            show_default=False,
+        ),
     ] = None,
     *,
     json: Json = False,

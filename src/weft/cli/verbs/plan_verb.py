@@ -240,7 +240,7 @@ def planned_step(
     from weft.models.find import find_job
     from weft.planner.job_prediction import extended_plan
     from weft.planner.planning import plan_step
-    from weft.planner.spreading import spread
+    from weft.planner.spreading import spread, why_spread
 
     found, added = spread(workload, machine, given, anyway=anyway)
     job = find_job(workload, machine.num_ranks, given | added)
@@ -251,7 +251,7 @@ def planned_step(
     if not added:
         return made
     settings = " ".join(f"--set {key}={value}" for key, value in added.items())
-    note = f"does not fit into memory as configured; planned with {settings}"
+    note = f"{why_spread(workload, machine, given)}; planned with {settings}"
     return replace(made, plan=replace(made.plan, notes=(note, *made.plan.notes)))
 
 

@@ -8,7 +8,7 @@ import typer
 from weft.cli.inputs import complete_platform
 from weft.cli.options import Json
 from weft.cli.outputs import print_json
-from weft.report.text import Column, print_table, print_wrapped
+from weft.report.text import Column, page, print_table, print_wrapped
 from weft.units import format_count, format_rate
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def platforms(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=complete_platform, show_default=False),
+        typer.Argument(
+            metavar="[NAME]",
+            help="The platform whose numbers to list; default: all platforms.",
+            autocompletion=complete_platform,
+            show_default=False,
+        ),
     ] = None,
     *,
     json: Json = False,
@@ -94,7 +99,8 @@ def _print_all(rows: list[dict[str, Any]]) -> None:
 
 def _print_one(platform: "Platform") -> None:
     """Print every number as its file writes it."""
-    print(f"{platform.name}: {platform.title}, {format_count(platform.num_ranks, 'rank')}")
+    ranks = format_count(platform.num_ranks, "rank")
+    page().write(f"{platform.name}: {platform.title}, {ranks}")
     if platform.description:
         print_wrapped(platform.description)
     columns = [

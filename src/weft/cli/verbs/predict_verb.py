@@ -136,7 +136,7 @@ def _of_workload(
     from weft.planner.job_prediction import predict_job
     from weft.planner.predict import predict as predicted
     from weft.planner.prices import Prices, default_library, known_library
-    from weft.planner.spreading import spread
+    from weft.planner.spreading import spread, why_spread
 
     added: dict[str, str] = {}
     if is_configuration(spec) and not anyway:  # it may say nothing of how a step is laid out
@@ -144,7 +144,7 @@ def _of_workload(
     job = find_job(spec, machine.num_ranks, given | added)
     if job is not None and added:
         told = " ".join(f"--set {key}={value}" for key, value in added.items())
-        note = f"does not fit into memory as configured; predicted with {told}"
+        note = f"{why_spread(spec, machine, given)}; predicted with {told}"
         job = replace(job, notes=(note, *job.notes))
     prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
     if job is not None:

@@ -18,6 +18,36 @@ if TYPE_CHECKING:
     from weft.serving import Question
 
 
+# Settings of a training step, or of all of its samples, which no pass of a server has.
+_OF_STEPS = frozenset(
+    (
+        *(
+            "batch",
+            "micro_batch",
+            "seq",
+            "mode",
+            "recompute",
+            "recompute_layers",
+            "frozen",
+            "scored",
+        ),
+        *("dropout", "clip", "mtp", "lora", "lora_mlp", "cp", "cp_kind", "dp", "sp", "tp_overlap"),
+        *("zero", "shard", "reshard", "prefetch", "overlap_grad", "overlap_param"),
+        *("param_broadcast", "bucket", "grad_dtype", "schedule", "stage_layers", "interleave"),
+        *("count_ends", "ep_overlap", "dispatcher", "fused_loss", "fused_accumulation", "stack"),
+    )
+)
+
+
+def _refuse_steps(settings: dict[str, str]) -> None:
+    """Refuse settings that would change nothing."""
+    for key in sorted(_OF_STEPS & settings.keys()):
+        raise UsageError(
+            f"--set {key}: serving has no such setting",
+            "Requests at once are --batch, prompts and answers --prompt and --generate.",
+        )
+
+
 def complete_fetch(incomplete: str) -> list[str]:
     """Complete the last of a list of fetch methods."""
     from weft.serving import FETCHES
@@ -124,6 +154,7 @@ def serve(
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Serve the same requests by every fetch method."""
+    _refuse_steps(settings_of(settings))
     from weft.models.named import transformer_of
     from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
 
@@ -206,7 +237,7 @@ def _show(
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),
-        Column("ttft_alone_gain", "gain", "{:.2f}x".format),
+        Column("ttft_alone_gain", "gain", "{:.2f}x".format, spare=True),
         Column("ttft", "first token", format_time),
         Column("itl", "between tokens", format_time),
         Column("throughput", "tokens/s", "{:.0f}".format),

@@ -187,6 +187,9 @@ class Channel:
         """Leave the world."""
         self.world.close()
 
+    def interrupt(self, error: BaseException) -> None:
+        """Make calls in flight end, because this rank leaves after an error; ``close`` does it."""
+
     def abort(self) -> None:
         """Fail the world: waiting ranks stop."""
         rank = self.world.rank

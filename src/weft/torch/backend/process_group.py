@@ -209,10 +209,13 @@ class WeftProcessGroup(FastPathCollectives, SendRecv):
         While an exception is handled it does not wait: the other ranks may never make these calls.
         """
         # destroy_process_group() in a finally clause must not hang on peers that failed.
-        if sys.exc_info()[0] is None:
+        error = sys.exc_info()[1]
+        if error is None:
             self.completer.close()
             with suppress(RunError):  # the group has failed
                 self.channel.drain()
+        else:
+            self.channel.interrupt(error)
         self.channel.close()
         self.p2p_queue.close()
         self.completer.close()  # its works have ended with the channel

@@ -195,6 +195,11 @@ class MultiHostChannel(Channel):
         )
         return {**super().paths(), "between hosts": "gloo", "hosts": names, **_PATHS}
 
+    def interrupt(self, error: BaseException) -> None:
+        """Make calls in flight end, because this rank leaves after an error: Gloo would wait."""
+        if self._executor.is_busy():
+            self._abort_propagator.propagate(error)
+
     def abort(self) -> None:
         """Fail the group on every host: ranks that wait for this one stop."""
         self._abort_propagator.propagate(RuntimeError(f"rank {self.rank} aborted the group"))

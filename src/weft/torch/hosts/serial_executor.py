@@ -96,6 +96,10 @@ class SerialExecutor:
         if last is not None and threading.current_thread() is not self._thread:
             last._over.wait()  # noqa: SLF001 - without raising its error
 
+    def is_busy(self) -> bool:
+        """Return whether a call of the thread has not ended."""
+        return self._last is not None and not self._last.is_done()
+
     def has_other_caller(self) -> bool:
         """Return whether another thread is inside a synchronous call."""
         return self._caller not in (None, threading.get_ident())

@@ -222,15 +222,19 @@ def _doubts(uses: Sequence[CollectiveUse], links: MachineLinks) -> Iterator[str]
     for use in uses:
         if use.basis == ESTIMATED and use.link and use.nbytes:
             groups[use.kind, use.nbytes].append(use)
+    slow: list[str] = []
     for (kind, nbytes), found in groups.items():
         best = min(found, key=lambda use: use.seconds)
         alone = links.seconds(kind, nbytes, best.num_ranks, best.dtype)
         if len(found) >= 3 and alone and best.exposed > 0 and best.seconds > _FAR * alone:
-            yield (
-                f"even the quickest of {len(found)} {kind} of {format_size(nbytes or 0)} took "
-                f"{best.seconds / alone:.0f} times what the links of {links.name} need: every step "
-                "waits for others, or the links are slower than those"
-            )
+            times = f"{best.seconds / alone:.0f}"
+            slow.append(f"{kind} of {format_size(nbytes or 0)} {times} times as long")
+    if slow:
+        yield (
+            f"even the fastest collectives of a size took longer than the links of {links.name} "
+            f"need ({', '.join(slow)}): this rank waits for others in every step, or the job ran "
+            "on slower links"
+        )
 
 
 def _uses(

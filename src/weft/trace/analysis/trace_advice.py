@@ -395,8 +395,8 @@ def _syncs(job: _Job) -> Iterator[Loss]:
         rank,
         "Do not wait for the GPU inside the step",
         gain,
-        f"the host waits for its GPU{job.where(rank)}: the GPU idles {format_time(gain)} of a step "
-        "until it is back, and what it launches afterwards comes late",
+        f"the host waits for its GPU{job.where(rank)}, and kernels that it launches afterwards "
+        f"start late; the GPU idles {format_time(gain)} of a step until the host goes on",
         "look for .item(), .cpu(), nonzero, print of a tensor and torch.cuda.synchronize in the "
         "step; copy with non_blocking=True from pinned memory",
         _NO_SYNC,

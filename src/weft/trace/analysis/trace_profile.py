@@ -55,7 +55,9 @@ def side_of(
     rank = analysis.slowest
     if rank is None:
         raise FormatError(
-            f"{analysis.ranks[0].file} has no GPU event", "Record with ProfilerActivity.CUDA."
+            f"{analysis.ranks[0].file} has no GPU event",
+            "Record with ProfilerActivity.CUDA; of a predicted step give the workload and its "
+            "platform, as llama-8b@h100-8.",
         )
     # A streamed rank has no events left: its file is read again.
     trace = rank.trace if len(rank.trace) > len(rank.collectives) else read(rank.file)

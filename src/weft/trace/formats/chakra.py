@@ -38,7 +38,10 @@ def read_chakra(path: Path | str) -> Graph:
         about = _attributes(messages[0]) if messages else {}
         nodes = tuple(_node(message) for message in messages[1:])
     except (FormatError, struct.error, *DAMAGED) as error:
-        raise FormatError(f"{str(path)!r} is not a Chakra trace: {error}") from None
+        raise FormatError(
+            f"{str(path)!r} is neither JSON nor SQLite, and not a Chakra trace: {error}",
+            "Give a trace of torch.profiler, rocprofv3, Nsight Systems or Chakra.",
+        ) from None
     if not nodes:
         raise FormatError(
             f"{str(path)!r}: unknown trace format",

@@ -42,7 +42,10 @@ class FilePieces:
             with self.path.open("rb") as file:
                 is_packed = file.read(len(_GZIP)) == _GZIP
         except OSError as error:
-            raise FormatError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
+            raise FormatError(
+                f"cannot read {str(self.path)!r}: {error.strerror}",
+                "Name traces, folders, quoted globs or a .zip, such as rank*.json.gz.",
+            ) from None
         return self._ahead() if is_packed else self._plain()
 
     def _plain(self) -> Iterator[bytes]:

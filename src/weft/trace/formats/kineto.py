@@ -61,7 +61,8 @@ def read_kineto(path: Path | str) -> Trace:
         raise FormatError(
             f"{str(path)!r} is not a trace of PyTorch's profiler: it has no traceEvents"
             + (f"; {pieces.lost}" if pieces.lost else ""),
-            "Write one with torch.profiler: prof.export_chrome_trace('trace.json.gz').",
+            "Write one with torch.profiler: prof.export_chrome_trace('trace.json.gz'). If it is a "
+            "configuration, it must be a JSON object with a model_type.",
         )
     about = _about(scanner)
     columns, origin_ns, impossible = _columns(scanner)
