@@ -16,6 +16,10 @@
 
 #include "wide.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace weft {
 
 using Bytes = std::span<std::byte>;
@@ -85,11 +89,51 @@ inline void copy_streamed(Bytes src, Bytes dst) noexcept {
 inline void copy_streamed(Bytes src, Bytes dst) noexcept { std::memcpy(dst.data(), src.data(), dst.size()); }
 #endif
 
+// Whether the processor copies long strings fast (CPUID: enhanced rep movsb).
+inline bool has_fast_strings() noexcept {
+#if defined(__x86_64__)
+  static const bool found = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ebx & 1U << 9) != 0;
+  }();
+  return found;
+#else
+  return false;
+#endif
+}
+
+// For copies that stay in the last-level cache. glibc copies by rep movsb on Intel, but on AMD only up to the
+// size of the second-level cache. Two processes on an EPYC of family 26, memcpy and rep movsb: 34 and 70 GB/s at
+// 1 MiB, 31 and 61 at 4 MiB. Where one end only is on a line it can be slow (glibc's bug 30994). The spans must
+// not overlap.
+inline void copy_cached(Bytes src, Bytes dst) noexcept {
+#if defined(__x86_64__)
+  constexpr std::size_t kLeast = 512 << 10;
+  const auto from = reinterpret_cast<std::uintptr_t>(src.data());
+  const auto to = reinterpret_cast<std::uintptr_t>(dst.data());
+  if (src.size() >= kLeast && ((from ^ to) & 63) == 0 && has_fast_strings()) {
+    const std::size_t lead = -to & 63;
+    std::memcpy(dst.data(), src.data(), lead);
+    const void* source = src.data() + lead;
+    void* target = dst.data() + lead;
+    std::size_t count = src.size() - lead;
+    asm volatile("rep movsb" : "+D"(target), "+S"(source), "+c"(count) : : "memory");
+    return;
+  }
+#endif
+  std::memcpy(dst.data(), src.data(), src.size());
+}
+
 // The spans may overlap.
 inline void copy(Bytes src, Bytes dst, std::size_t streamed = streamed_from()) noexcept {
   if (src.empty() || src.data() == dst.data()) return;
-  if (src.size() >= streamed && !overlap(src, dst)) return copy_streamed(src, dst);
-  std::memmove(dst.data(), src.data(), src.size());
+  if (overlap(src, dst)) {
+    std::memmove(dst.data(), src.data(), src.size());
+  } else if (src.size() >= streamed) {
+    copy_streamed(src, dst);
+  } else {
+    copy_cached(src, dst);
+  }
 }
 
 // Reads each piece once from memory: what fits the cache is written to all before the next.

@@ -1,4 +1,5 @@
 // What moves and combines bytes, in every alignment.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -50,6 +51,18 @@ void test_every_half_survives() {
   }
 }
 
+// The reducers of all levels that this machine has, not only the one that it takes.
+template <class Op>
+std::vector<weft::Reducer> reducers_of_brains() {
+  std::vector<weft::Reducer> found{weft::reducer_of<weft::Brain, Op>()};
+#if defined(__x86_64__)
+  if (weft::level() >= weft::Level::avx2) found.push_back(&weft::reduce_avx2<weft::Brain, Op>);
+  if (weft::level() >= weft::Level::avx512) found.push_back(&weft::reduce_avx512<weft::Brain, Op>);
+  if (weft::has_avx512_bf16()) found.push_back(&weft::reduce_avx512_bf16<weft::Brain, Op>);
+#endif
+  return found;
+}
+
 // Every bfloat16 with others of near and far exponents: what this machine's vectors compute is what the loop
 // without vectors does. Of two NaNs either may be kept.
 template <class Op>
@@ -63,10 +76,13 @@ void check_levels_of_brains(std::uint32_t step) {
   const auto bytes = [](std::vector<std::uint16_t>& x) { return std::as_writable_bytes(std::span(x)); };
   const std::vector<Bytes> srcs{bytes(a), bytes(b)};
   weft::reduce_plain<weft::Brain, Op>(srcs, bytes(plain), {});
-  weft::reducer_of<weft::Brain, Op>()(srcs, bytes(wide), {});
-  for (std::size_t i = 0; i < kCount; ++i) {
-    const auto value = [](std::uint16_t bits) { return static_cast<float>(weft::Brain{bits}); };
-    CHECK(std::isnan(value(plain[i])) ? std::isnan(value(wide[i])) : plain[i] == wide[i]);
+  for (const weft::Reducer reduce : reducers_of_brains<Op>()) {
+    std::ranges::fill(wide, std::uint16_t{0x1234});
+    reduce(srcs, bytes(wide), {});
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto value = [](std::uint16_t bits) { return static_cast<float>(weft::Brain{bits}); };
+      CHECK(std::isnan(value(plain[i])) ? std::isnan(value(wide[i])) : plain[i] == wide[i]);
+    }
   }
 }
 
@@ -162,6 +178,28 @@ void test_moves() {
   }
 }
 
+// By each kind of copy: short, by strings (both ends alike on their lines), by vectors, and streamed.
+void test_copies_write_their_bytes_and_no_others() {
+  for (const std::size_t size : {std::size_t{100}, std::size_t{700'001}}) {
+    const auto x = counting(size, 3);
+    for (const std::size_t from : {0, 1, 64}) {
+      for (const std::size_t to : {0, 1, 33, 65}) {
+        for (const std::size_t streamed : {std::size_t{0}, size + 1}) {
+          Skewed<std::uint8_t> src(x, from), dst(std::vector<std::uint8_t>(size + 10), to);
+          const Bytes all = dst.bytes();
+          weft::copy(src.bytes(), all.first(size), streamed);
+          CHECK(std::equal(x.begin(), x.end(), reinterpret_cast<const std::uint8_t*>(all.data())));
+          for (const std::byte beyond : all.subspan(size)) CHECK(beyond == std::byte{0});
+        }
+      }
+    }
+    Skewed<std::uint8_t> moved(x, 0);  // spans that overlap
+    weft::copy(moved.bytes().first(size - 7), moved.bytes().subspan(7), 0);
+    const auto after = moved.values();
+    CHECK(std::equal(x.begin(), x.end() - 7, after.begin() + 7));
+  }
+}
+
 void test_overlap() {
   std::vector<std::byte> memory(100);
   const Bytes all(memory);
@@ -182,5 +220,6 @@ int main() {
   test_not_a_number_wins();
   test_what_there_is_not();
   test_moves();
+  test_copies_write_their_bytes_and_no_others();
   test_overlap();
 }

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
+from weft._core import time_copies, time_reads
 from weft.collectives.catalogue import BUILDERS, MOST_EAGER, REDUCING, ROOTED
 
 if TYPE_CHECKING:
     from weft.hardware.device import Cores
+
+
+# What a read from another process may take, in copies: it replaces two (into the ring and out of
+# it) and a synchronization for each part. 1.3 on a Xeon (16.5 and 21 GB/s), 3.9 to 6.5 on an EPYC.
+_MOST_COPIES = 2.5
+_PROBED_BYTES = 1 << 20
+_PROBES = 5
+
+
+@cache
+def reads_pay() -> bool:
+    """Measure, in some milliseconds, whether reading other processes is faster than staging."""
+    memory = [ctypes.create_string_buffer(_PROBED_BYTES) for _ in range(2)]
+    src, dst = map(ctypes.addressof, memory)
+    ctypes.memset(src, 1, _PROBED_BYTES)  # pages of their own, not the one of zeros
+    pid, copying, reading = os.getpid(), math.inf, math.inf
+    for _ in range(_PROBES):  # the least of several: others may have the core meanwhile
+        copying = min(copying, time_copies(src, dst, _PROBED_BYTES, streamed=False, count=2))
+        reading = min(reading, time_reads(pid, src, dst, _PROBED_BYTES, 2))
+    return reading <= _MOST_COPIES * copying
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +58,10 @@ class AlgorithmSelector:
     # 4 MiB, 668 and 687 us at 16 MiB; in the heap 15 and 15, 62 and 53, 244 and 201 us. Ranks that
     # share a core would synchronize too often.
     staged: int = 4 << 20
-    # What only moves bytes, staged and pull: all_gather 20 and 20 us at 64 KiB in total, 22 and 20
-    # at 128 KiB, 160 and 135 at 1 MiB; all_to_all 15 and 14, 23 and 20, 165 and 128 us.
+    # What only moves bytes, where reads_pay(). Staged and pull on a Xeon: all_gather 20 and 20 us
+    # at 64 KiB in total, 22 and 20 at 128 KiB, 160 and 135 at 1 MiB; all_to_all 15 and 14, 23 and
+    # 20, 165 and 128 us. On an EPYC, where reads do not pay, pull took 1.8 times as long as staged
+    # for an all_gather of 64 KiB a rank, 1.9 times for 1 MiB; all_to_all 1.4 and 1.2 times.
     staged_unreduced: int = 32 << 10
     num_buffers: int = 2  # all wait for all: no rank is further ahead
     num_buffers_rooted: int = 8  # a root runs ahead of the receivers

@@ -9,7 +9,7 @@ from weft.compress import Deltas
 from weft.compress.delta import inner_of, is_delta
 from weft.compress.frame import Octets
 from weft.errors import UsageError
-from weft.runtime.algorithm_selector import AlgorithmSelector
+from weft.runtime.algorithm_selector import AlgorithmSelector, reads_pay
 from weft.runtime.bound_memory import (
     Bind,
     Bindable,
@@ -318,10 +318,12 @@ class World(HeapCommunicator):
     def _agreed_selector(self) -> AlgorithmSelector:
         """Return the thresholds of rank 0: all must agree, even if only some can read the file."""
         mine = AlgorithmSelector().measured(measured_cores())
-        shown = self.agree("thresholds", f"{mine.eager} {mine.eager_reduced}".encode())
-        eager, reduced = map(int, shown[0].split())
         # Without permission to read other processes, pull copies everything before anybody reads.
-        unreduced = mine.staged if self.stages else mine.staged_unreduced
+        if self.stages or (self.rank == 0 and not reads_pay()):
+            mine = replace(mine, staged_unreduced=mine.staged)
+        limits = mine.eager, mine.eager_reduced, mine.staged_unreduced
+        shown = self.agree("thresholds", " ".join(map(str, limits)).encode())
+        eager, reduced, unreduced = map(int, shown[0].split())
         return replace(mine, eager=eager, eager_reduced=reduced, staged_unreduced=unreduced)
 
     def _call_and_cache(
