@@ -137,4 +137,9 @@ def test_a_plan_on_a_replay_that_is_off_is_refused(tmp_path, capsys):
     assert "ReplayError" in (said := capsys.readouterr().err)
     assert "the replay is off by" in said
     assert main(["plan", str(path), "--anyway"]) == 0
-    assert "unreliable: the replay is off by" in capsys.readouterr().out
+    planned = capsys.readouterr().out
+    assert "unreliable: the replay is off by" in planned
+    assert "planned for the typical step; the mean of the" in planned
+    even = written(tmp_path / "even.json", exposed_steps())
+    assert main(["plan", str(even), "--anyway"]) == 0
+    assert "planned for the typical step" not in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import msgspec
 
@@ -12,10 +13,13 @@ from weft.planner.plan import Choice, Limits, Plan
 from weft.planner.planning import PlannedStep, check_limits
 from weft.trace import Trace
 from weft.trace.analysis.align import RankTrace
+from weft.units import format_time
 from weft.whatif.joined_job import job_of
 from weft.whatif.model import ReplayModel, model_of, slowest_model
 from weft.whatif.replay import doubt, iterations_of, require_close
 from weft.whatif.retarget import retargeted
+
+_UNEVEN = 0.02  # share by which the typical step differs from the mean before a note says so
 
 
 def plan_recorded(
@@ -55,7 +59,7 @@ def plan_recorded(
         fingerprint=_fingerprint(model),
         budget=limits,
         mode=mode,
-        notes=_notes(model, given, spread),
+        notes=_notes(model, given, spread, search.base_seconds, on_its_machine=on is None),
     )
     runs = search.run(search.base), search.run(chosen)
     return PlannedStep(made, *(run.timeline() for run in runs))
@@ -69,8 +73,21 @@ def _once(choice: Choice, model: ReplayModel) -> Choice:
     return replace(choice, ops=ops, op=ops[0])
 
 
-def _notes(model: ReplayModel, traces: Sequence[Trace], spread: float) -> tuple[str, ...]:
+def _notes(
+    model: ReplayModel,
+    traces: Sequence[Trace],
+    spread: float,
+    baseline: float,
+    *,
+    on_its_machine: bool,
+) -> tuple[str, ...]:
     notes = [f"the replay is within {100 * spread:.1f} % of what was measured"]
+    mean = fmean(each.measured for each in model.replays)
+    if on_its_machine and abs(baseline / mean - 1) > _UNEVEN:
+        notes.append(
+            f"planned for the typical step; the mean of the {len(model.replays)} recorded steps, "
+            f"which weft whatif changes, is {format_time(mean)}"
+        )
     why = doubt(model.replays)
     if why:
         notes.insert(0, f"unreliable: {why}")
