@@ -44,7 +44,10 @@ def test_rows_are_counted():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(Options(against=("nccl",)), "no peer"), (Options(collectives=("gemm",)), "no operator")],
+    [
+        (Options(against=("nccl",)), "unknown peer"),
+        (Options(collectives=("gemm",)), "unknown operator"),
+    ],
 )
 def test_what_nobody_knows_is_said(options, said):
     with pytest.raises(UnknownNameError, match=said):

@@ -61,7 +61,7 @@ def test_there_are_nine_cases_of_embeddings():
 
 
 def test_what_runs_between_hosts_is_known():
-    with pytest.raises(UnknownNameError, match="no operator"):
+    with pytest.raises(UnknownNameError, match="unknown operator"):
         next(iter(fused.run(Options(rates=(1e8,), collectives=("dlrm_step",)))))
 
 

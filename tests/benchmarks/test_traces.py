@@ -34,7 +34,7 @@ def test_a_trace_is_measured_in_a_process_of_its_own():
 
 
 def test_an_unknown_peer_is_refused():
-    with pytest.raises(UnknownNameError, match="no peer"):
+    with pytest.raises(UnknownNameError, match="unknown peer"):
         list(traces.run(Options(against=("nobody",))))
 
 

@@ -6,6 +6,7 @@ from tests.models.configs import CONFIGS
 from tests.trace.events import written
 from tests.whatif.jobs import uneven_steps
 from weft.cli import main
+from weft.models.named import generate
 from weft.step import StepGraph
 
 TABLES = "batch = 4096\n[[tables]]\nrows = 100000\ndim = 64\npooling = 10\ncount = 16\n"
@@ -77,16 +78,22 @@ def test_what_was_found_is_written(tmp_path, capsys, suffix):
         (("nowhere.at.all:step", "--on", "h100-8"), 2, "there is no module"),
         (("json:step", "--on", "h100-8"), 2, "json has no function 'step'"),
         (("json:loads", "--on", "h100-8", "--set", "batch=3"), 2, "takes no 'batch'"),
-        (("llama-70b", "--on", "h100-8"), 1, "Try: share weights"),
+        (("llama-70b", "--on", "h100-8"), 1, "--set fsdp=true shares them"),
         (("gpt2", "--on", "h100-8", "--library", "gloo"), 2, "not measured with a library 'gloo'"),
         (("gpt2", "--on", "cpu", "--library", "nope"), 2, "not measured with a library 'nope'"),
-        (("none.json", "--on", "h100-8"), 2, "cannot read none.json"),
-        (("none.json", "--on", "h100-8", "--set", "a=b"), 2, "is too late"),
+        (("none.json", "--on", "h100-8"), 2, "there is no file none.json"),
     ],
 )
 def test_what_is_wrong_is_said(capsys, arguments, code, said):
     assert main(["predict", *arguments]) == code
     assert said in capsys.readouterr().err
+
+
+def test_settings_of_a_finished_workload_are_refused(tmp_path, capsys):
+    path = tmp_path / "step.json"
+    path.write_bytes(generate("gpt2", 8, {}).to_json())
+    assert main(["predict", str(path), "--on", "h100-8", "--set", "a=b"]) == 2
+    assert "--set a is too late" in capsys.readouterr().err
 
 
 def test_tables_are_sharded(tmp_path, capsys):

@@ -203,7 +203,7 @@ def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
 def _stacked(parts: dict[str, float], whole: float, *, width_left: int = _BAR) -> str:
     """Draw a stacked bar; boundaries are rounded, so that the parts add up.
 
-    >>> _stacked({"compute": 1.0, "waiting": 2.0, "idle": 1.0}, 4.0, room=12)
+    >>> _stacked({"compute": 1.0, "waiting": 2.0, "idle": 1.0}, 4.0, width_left=12)
     '███▒▒▒▒▒▒···'
     """
     out, reached, width = "", 0.0, max(_NARROW, min(_BAR, width_left))

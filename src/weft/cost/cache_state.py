@@ -14,7 +14,7 @@ Touched = Sequence[tuple[int, int]]  # blocks of memory by number, with the byte
 def missing_shares(step: Sequence[Touched], capacity: float) -> list[float]:
     """Return for each op of a step that is repeated the share of its bytes that is not cached.
 
-    >>> missing_shares([[(1, 10)], [(2, 80)], [(1, 10)]], room=50)
+    >>> missing_shares([[(1, 10)], [(2, 80)], [(1, 10)]], capacity=50)
     [0.0, 1.0, 1.0]
     """
     recent: OrderedDict[int, int] = OrderedDict()
