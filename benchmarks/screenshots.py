@@ -20,7 +20,7 @@ PICTURES = {
         "plan.html",
         1250,
     ),
-    "tour.png": ((*_WEFT, "tour", "--again", "-o", "."), "report.html", 695),
+    "tour.png": ((*_WEFT, "tour", "--again", "-o", "."), "report.html", 745),
     "watch.png": ((*_RANKS, str(_EXAMPLE)), "overlap.html", 1100),
 }
 
