@@ -67,11 +67,11 @@ void test_a_failed_job_is_told_to_all_who_ask_and_a_slow_one_is_late() {
   worker.drain(nullptr);
   CHECK(worker.is_done(slow));
   CHECK(worker.abort_of_job(slow)->rank == 3);
-  CHECK(worker.abort_of_job(slow)->rank == 3);  // whoever waits for it again
+  CHECK(worker.abort_of_job(slow)->rank == 3);  // also to a second wait
 }
 
 // Several threads wait for the same jobs, each of which takes many steps.
-void test_steps_are_done_by_whoever_has_time_and_never_by_two() {
+void test_steps_are_done_by_any_free_thread_and_never_by_two() {
   Worker worker(false);
   std::atomic<int> inside = 0;
   int total = 0;  // no lock, as above
@@ -163,7 +163,7 @@ void test_a_worker_knows_its_thread() {
   CHECK(worker.wait(job, seconds(30), nullptr) && mine && !worker.is_mine());
 }
 
-void test_whoever_waits_for_a_closed_worker_is_told() {
+void test_waiting_for_a_closed_worker_raises() {
   for (const bool has_core : {true, false}) {
     Worker worker(has_core);
     worker.submit(until_stopped());
@@ -281,13 +281,13 @@ int main() {
   test_jobs_run_one_after_another_and_are_seen_when_done(true);
   test_jobs_run_one_after_another_and_are_seen_when_done(false);
   test_a_failed_job_is_told_to_all_who_ask_and_a_slow_one_is_late();
-  test_steps_are_done_by_whoever_has_time_and_never_by_two();
+  test_steps_are_done_by_any_free_thread_and_never_by_two();
   test_what_a_poll_throws_passes_through_and_leaves_the_job();
   test_a_worker_that_goes_stops_its_job();
   test_numbers_go_on_over_threads();
   test_a_worker_that_rests_can_be_closed_for_good();
   test_a_worker_knows_its_thread();
-  test_whoever_waits_for_a_closed_worker_is_told();
+  test_waiting_for_a_closed_worker_raises();
   test_a_worker_is_found_and_closed_while_another_thread_creates_it();
   test_a_reader_never_sees_half_a_call();
   test_no_message_overtakes_another();

@@ -145,5 +145,5 @@ def test_a_group_on_a_list_is_bound_once():
 
 
 @given(st.integers(0, 1 << 40))
-def test_self_is_whoever_asks(rank):
+def test_self_is_the_rank_that_asks(rank):
     assert SELF.at(rank) == rank

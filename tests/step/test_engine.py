@@ -264,7 +264,7 @@ def test_kernels_on_two_streams_share_one_device(cost):
 
 
 @pytest.mark.parametrize("sender", [0, 1])
-def test_two_messages_share_the_port_of_their_sender_whoever_that_is(sender):
+def test_two_messages_share_the_port_of_their_sender(sender):
     def message(kind, peer, stream):
         what = Collective(kind, 1 << 28, group="all", peer=peer)
         return Op(kind, "collective", stream, collective=what)

@@ -61,7 +61,7 @@ def test_a_cell_that_takes_too_long_is_given_up():
 
 
 @pytest.mark.multiprocess
-def test_whoever_stops_listening_leaves_no_process_behind():
+def test_a_reader_that_stops_leaves_no_process_behind():
     before = set(multiprocessing.active_children())
     found = run_local(cells("give 1", "hang"), [0, 1], ask, workers=2, timeout=60.0)
     assert next(found).rows == [{"value": 1}]

@@ -85,7 +85,7 @@ class World(HeapCommunicator):
     ) -> Work | None:
         """Fill ``out`` with the ``x`` of all ranks, in their order."""
         # A repeated call is one step into the native core. A named algorithm or a Work that
-        # outlives the call needs the way below, which also fills the cache.
+        # outlives the call needs the general path below, which also fills the cache.
         if not (algorithm or async_op) and self.dispatch_cache.arrays("all_gather", out, x, "", -1):
             return None
         there, total = address_and_size(out)
