@@ -11,7 +11,7 @@ from weft._core import Member, Program, reduction_item_bytes
 from weft.errors import RunError, ScheduleError
 from weft.runtime.heap_layout import CACHE_LINE, LOCATION_BYTES, HeapLayout
 from weft.runtime.row_codecs import coders_of, slot_copies
-from weft.schedule import CommandKind, CommandTable, Kernel, Reduce
+from weft.schedule import CommandKind, CommandTable, Kernel, Reduce, queue_kind
 
 Ints = NDArray[np.int64]
 
@@ -85,16 +85,12 @@ def build_program(
 def engine_queues(table: CommandTable) -> tuple[str, ...]:
     """Return the queues that need an engine, on any rank."""
     for name in table.queues:
-        if _kind_of(name) not in CALLED + ENGINES:
+        if queue_kind(name) not in CALLED + ENGINES:
             raise ScheduleError(
                 f"{table.schedule.name}: unknown queue {name!r}.",
                 "Use stream0, copy0, nic0 (or a higher number) or host.",
             )
-    return tuple(name for name in table.queues if _kind_of(name) in ENGINES)
-
-
-def _kind_of(queue: str) -> str:
-    return queue.rstrip("0123456789")
+    return tuple(name for name in table.queues if queue_kind(name) in ENGINES)
 
 
 def _kinds(table: CommandTable, rows: Ints) -> Ints:

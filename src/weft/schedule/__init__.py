@@ -30,6 +30,7 @@ from weft.schedule.ir import (
     Submit,
     Swap,
     Wait,
+    queue_kind,
 )
 from weft.schedule.schedule import CommandLocation, Schedule
 from weft.schedule.table import CommandTable, expand
@@ -76,6 +77,7 @@ __all__ = [
     "flipped",
     "from_json",
     "load",
+    "queue_kind",
     "save",
     "shifted",
     "to_json",

@@ -278,6 +278,15 @@ class Queue:
     units: tuple[int, int] | None = None
 
 
+def queue_kind(name: str) -> str:
+    """Return what kind of queue has this name.
+
+    >>> queue_kind("copy3")
+    'copy'
+    """
+    return name.rstrip("0123456789")
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """The queues that every one of ``ranks`` executes."""

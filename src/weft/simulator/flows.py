@@ -9,7 +9,7 @@ from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
 from weft.hardware import Device, Platform
-from weft.schedule import READ, WRITE, CommandKind, Copy, Decode, Encode, Launch
+from weft.schedule import READ, WRITE, CommandKind, Copy, Decode, Encode, Launch, queue_kind
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.port_network import add_network, transfers
 from weft.simulator.resource_demands import Demands, Resource, key
@@ -198,7 +198,7 @@ def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
 
 def _numbers(queues: tuple[str, ...]) -> Ints:
     """Return the number in each name: 3 of copy3."""
-    digits = (name[len(name.rstrip("0123456789")) :] for name in queues)
+    digits = (name[len(queue_kind(name)) :] for name in queues)
     return np.array([int(number or 0) for number in digits])
 
 

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from weft.errors import ScheduleError
 from weft.hardware import Device, Dma, Platform
-from weft.schedule import WRITE, Command, CommandTable, Decode, Encode, Kernel, Queue, Schedule
+from weft.schedule import (
+    WRITE,
+    Command,
+    CommandTable,
+    Decode,
+    Encode,
+    Kernel,
+    Queue,
+    Schedule,
+    queue_kind,
+)
 from weft.schedule.rank_symmetry import BOTH, ROTATE, Symmetry, find_symmetry, no_symmetry
 from weft.timeline import MOVES
 
@@ -40,7 +50,7 @@ class Rows:
     @classmethod
     def of(cls, table: CommandTable, platform: Platform, symmetry: Symmetry) -> Rows:
         """Look up what is asked of every row."""
-        kinds = np.array([name.rstrip("0123456789") for name in table.queues] or [""])
+        kinds = np.array([queue_kind(name) for name in table.queues] or [""])
         thread_kind = kinds[table.thread_queue]
         return cls(
             table,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.result_tables import ResultTables, Tables
-from weft.schedule import CommandKind, CommandTable
+from weft.schedule import CommandKind, CommandTable, queue_kind
 from weft.timeline import causes
 from weft.timeline.intervals import (
     GroupedIntervals,
@@ -308,9 +308,7 @@ class Timeline(ResultTables):
 
     def _queue_numbers(self, queue: str) -> list[int]:
         return [
-            number
-            for number, name in enumerate(self.queues)
-            if queue in (name, name.rstrip("0123456789"))
+            number for number, name in enumerate(self.queues) if queue in (name, queue_kind(name))
         ]
 
 
@@ -321,8 +319,9 @@ def queue_order(name: str) -> tuple[int, list[str | int]]:
     ['host', 'stream0', 'copy2', 'copy10']
     """
     kinds = ("host", "stream", "copy", "nic")
-    kind = next((i for i, each in enumerate(kinds) if name.startswith(each)), len(kinds))
-    return kind, [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", name)]
+    kind = queue_kind(name)
+    first = kinds.index(kind) if kind in kinds else len(kinds)
+    return first, [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", name)]
 
 
 _META = 8

@@ -44,6 +44,7 @@ from weft.schedule import (
     Slice,
     Wait,
     expand,
+    queue_kind,
 )
 from weft.schedule.schedule import commands_of
 from weft.schedule.values import as_int
@@ -373,7 +374,7 @@ class _Linearizer:
 
     def _ends_sends(self, queue: _Queue, command: Command) -> bool:
         own = isinstance(command, Signal) and command.flag.rank == self._rank
-        return own and queue.name.startswith("nic")
+        return own and queue_kind(queue.name) == "nic"
 
     def _is_ready(self, command: Command) -> bool:
         if not isinstance(command, Wait):
@@ -532,7 +533,9 @@ def _messages_to(
     programs = [
         program
         if rank in program.ranks
-        else replace(program, queues=tuple(q for q in program.queues if q.name.startswith("nic")))
+        else replace(
+            program, queues=tuple(q for q in program.queues if queue_kind(q.name) == "nic")
+        )
         for program in schedule.programs
     ]
     senders = [
