@@ -74,6 +74,7 @@ def test_what_was_found_is_written(tmp_path, capsys, suffix):
     [
         (("gpt2",), 2, "--on is missing"),
         (("gpt2", "--on", "h100-8", "--set", "batch"), 2, "Use --set key=value"),
+        (("gpt2", "--on", "h100-8", "--set", "tp=2,pp=2"), 2, "Use --set tp=2 --set pp=2."),
         (("gpt22", "--on", "h100-8"), 2, "Did you mean"),
         (("nowhere.at.all:step", "--on", "h100-8"), 2, "there is no module"),
         (("json:step", "--on", "h100-8"), 2, "json has no function 'step'"),

@@ -1,5 +1,6 @@
 """Inputs shared by several verbs: a machine, a workload with its settings, a recorded step."""
 
+import re
 from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -128,6 +129,9 @@ def settings_of(given: list[str] | None, stack: str | None = None) -> dict[str, 
             raise UsageError(
                 f"--set: cannot parse {word!r}", "Use --set key=value, such as batch=4096."
             )
+        if re.search(r",\s*\w+\s*=", value):
+            each = " ".join(f"--set {part.strip()}" for part in word.split(","))
+            raise UsageError(f"--set: takes one setting (got {word!r})", f"Use {each}.")
         found[key.strip()] = value.strip()
     return found
 
