@@ -86,6 +86,10 @@ def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
         (["step.json.gz", "--on", "h100-8"], "there is no file step.json.gz"),
         (["plan.json", "--emit", "env"], "there is no file plan.json"),
         (["gpt2", "--on", "h100-8", "-o", "plan.txt"], "cannot infer the output"),
+        (["gpt2", "--on", "h100-8", "--gpu-hour", "2"], "only to --search layout"),
+        (["gpt2", "--on", "h100-8", "--search", "layout", "--memory", "9GB"], "--memory does not"),
+        (["gpt2", "--on", "h100-8", "--search", "layout", "--engines", "0"], "--engines does not"),
+        (["gpt2", "--on", "h100-8", "--search", "layout", "--emit", "env"], "--emit does not"),
     ],
 )
 def test_errors_say_what_is_wrong(capsys, words, said):

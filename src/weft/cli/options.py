@@ -1,6 +1,6 @@
 """Options shared by several verbs, and shell completion."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -89,3 +89,10 @@ def numbers(text: str | None, what: str) -> tuple[int, ...]:
     if any(number < 1 for number in found):
         raise UsageError(f"{what} must be > 0 (got {text})")
     return found
+
+
+def refuse_options(given: Mapping[str, object], what: str) -> None:
+    """Raise on the first option that is given; None and False stand for those that are not."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise UsageError(f"{name} does not apply to {what}", f"Remove {name}.")

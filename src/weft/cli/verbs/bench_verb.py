@@ -40,40 +40,62 @@ def complete_bench(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="The benchmark to run; default: list them.",
+        autocompletion=complete_bench,
+        show_default=False,
+    ),
+]
+
+# Which of its cases a benchmark runs; by default those that it chooses.
+Peers = Annotated[
+    str | None, typer.Option("--against", metavar="PEER,..", help="Peers to compare with.")
+]
+RankCounts = Annotated[
+    str | None, typer.Option("--ranks", metavar="N,..", help="Numbers of ranks.")
+]
+BenchSizes = Annotated[str | None, typer.Option("--size", metavar="S,..", help="Sizes and ranges.")]
+LinkRates = Annotated[str | None, typer.Option("--rate", metavar="R,..", help="Rates of links.")]
+Seeds = Annotated[str | None, typer.Option(metavar="N,..", help="Seeds of random data.")]
+Kinds = Annotated[
+    str | None,
+    typer.Option("--collective", metavar="KIND,..", help="Collectives, where there are several."),
+]
+Algorithms = Annotated[
+    str | None,
+    typer.Option("--algorithm", metavar="A,..", help="Algorithms, where there are several."),
+]
+Dtypes = Annotated[
+    str | None, typer.Option("--dtype", metavar="D,..", help="Dtypes, where there are several.")
+]
+
+# How they are measured.
+PerRank = Annotated[
+    bool, typer.Option("--per-rank", help="Sizes are each rank's input, not the total.")
+]
+Pin = Annotated[
+    bool, typer.Option("--pin", help="Keep the calling thread of every rank on one core.")
+]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each one runs.")]
+
+
 def bench(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="The benchmark to run; default: list them.",
-            autocompletion=complete_bench,
-            show_default=False,
-        ),
-    ] = None,
+    name: Name = None,
     *,
-    against: Annotated[
-        str | None, typer.Option(metavar="PEER,..", help="Peers to compare with.")
-    ] = None,
-    ranks: Annotated[str | None, typer.Option(metavar="N,..", help="Numbers of ranks.")] = None,
-    size: Annotated[str | None, typer.Option(metavar="S,..", help="Sizes and ranges.")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="R,..", help="Rates of links.")] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="N,..", help="Seeds of random data.")] = None,
-    collective: Annotated[
-        str | None, typer.Option(metavar="KIND,..", help="Collectives, where there are several.")
-    ] = None,
-    algorithm: Annotated[
-        str | None, typer.Option(metavar="A,..", help="Algorithms, where there are several.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(metavar="D,..", help="Dtypes, where there are several.")
-    ] = None,
-    per_rank: Annotated[
-        bool, typer.Option("--per-rank", help="Sizes are each rank's input, not the total.")
-    ] = False,
-    pin: Annotated[
-        bool, typer.Option("--pin", help="Keep the calling thread of every rank on one core.")
-    ] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each one runs.")] = 5,
+    against: Peers = None,
+    ranks: RankCounts = None,
+    size: BenchSizes = None,
+    rate: LinkRates = None,
+    seeds: Seeds = None,
+    collective: Kinds = None,
+    algorithm: Algorithms = None,
+    dtype: Dtypes = None,
+    per_rank: PerRank = False,
+    pin: Pin = False,
+    rounds: Rounds = 5,
     json: Json = False,
     output: Annotated[
         str | None,

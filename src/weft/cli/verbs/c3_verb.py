@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, named, to_file, words
+from weft.cli.options import Json, named, refuse_options, to_file, words
 from weft.cli.outputs import output_path, print_json, print_written, track, write
 from weft.errors import UsageError
 from weft.units import parse_sizes
@@ -80,9 +80,9 @@ def c3(
     """Predict pairs; without a GEMM the thirty published scenarios."""
     kinds = named(collective, "--collective")
     if run:
-        given = {"--gemm": gemm, "--tiles": tiles, "--strategy": strategy, "--units": units}
-        given["--off"] = off
-        _refuse([name for name, value in given.items() if value is not None])
+        # It has its own GEMMs and strategies.
+        unused = {"--gemm": gemm, "--tiles": tiles, "--strategy": strategy, "--units": units}
+        refuse_options(unused | {"--off": off}, "--run, which measures its own pairs")
         path = output_path(output, (".csv",))
         from weft.cli.c3_tables import c3_here
 
@@ -116,15 +116,6 @@ def _write(path: Path, platform: str, rows: list[dict[str, Any]]) -> str:
     from weft.report.collectives_page import pairs_page
 
     return write(path, pairs_page(platform, rows))
-
-
-def _refuse(given: list[str]) -> None:
-    """Raise on options that a measurement ignores: it has its own GEMMs and strategies."""
-    if given:
-        raise UsageError(
-            f"{given[0]} does not apply to --run, which measures its own pairs",
-            f"Remove {given[0]}.",
-        )
 
 
 def _ratios(text: str) -> tuple[float, ...]:

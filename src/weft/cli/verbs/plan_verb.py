@@ -19,7 +19,7 @@ from weft.cli.inputs import (
     settings_of,
     split_stack,
 )
-from weft.cli.options import Json, to_file, words
+from weft.cli.options import Json, refuse_options, to_file, words
 from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
 from weft.errors import UsageError
 from weft.result_tables import flat
@@ -30,84 +30,104 @@ if TYPE_CHECKING:
     from weft.hardware.software_stack import SoftwareStack
     from weft.planner.plan import Limits, Plan
     from weft.planner.planning import PlannedStep
-    from weft.timeline import Timeline
     from weft.trace import Trace
     from weft.trace.formats.graph import Graph
 
 _SUFFIXES = (".json", ".json.gz", ".html", ".csv")
 _BEGINNING = 64  # bytes at the start of a plan file in which it identifies itself
 
+Workloads = Annotated[
+    list[str], typer.Argument(metavar="WORKLOAD..", autocompletion=complete_workload)
+]
+
+# What is searched, and how.
+SearchFor = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        metavar="layout",
+        help="layout: find tp, pp, cp, ep, ZeRO, micro batch and recomputation first; what "
+        "--set gives is kept.",
+    ),
+]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="search|heuristic",
+        help="search: until no change shortens the step; heuristic: each collective by itself.",
+    ),
+]
+
+# What a plan may use.
+Budget = Annotated[
+    float,
+    typer.Option(
+        metavar="ERROR", help="Relative error that codecs may introduce; 0: lossless only."
+    ),
+]
+Codecs = Annotated[
+    str | None,
+    typer.Option("--codec", metavar="C,..", help="Codecs to consider; default: all."),
+]
+DmaEngines = Annotated[
+    int | None,
+    typer.Option("--engines", metavar="N", help="DMA engines per rank that a plan may use."),
+]
+MemoryRoom = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="Memory per rank that a plan may use."),
+]
+Anyway = Annotated[
+    bool,
+    typer.Option(
+        "--anyway",
+        help="Plan although the step does not fit into memory, or its replay is inaccurate.",
+    ),
+]
+
+# What is shown of it.
+Emit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="env|torch|fsdp2|ddp|inductor|nccl-tuner|torchcomms",
+        help="Print the settings that carry a plan for GPUs out, for programs that do not "
+        "import weft; WORKLOAD may be a plan file.",
+    ),
+]
+Every = Annotated[
+    bool, typer.Option("--all", help="Also show the alternatives that were not chosen, and why.")
+]
+PlanFile = Annotated[
+    str | None,
+    to_file(
+        "Write the plan (.json, for weft.torch.apply), a report with both timelines (.html), "
+        "the timelines for Perfetto (.json.gz) or all rows (.csv)."
+    ),
+]
+
 
 def plan(
-    workloads: Annotated[
-        list[str], typer.Argument(metavar="WORKLOAD..", autocompletion=complete_workload)
-    ],
+    workloads: Workloads,
     *,
     on: On = None,
     ranks: Ranks = None,
     settings: Settings = None,
     stack: Versions = None,
     gpu_hour: GpuHour = None,
-    search: Annotated[
-        str | None,
-        typer.Option(
-            metavar="layout",
-            help="layout: find tp, pp, cp, ep, ZeRO, micro batch and recomputation first; what "
-            "--set gives is kept.",
-        ),
-    ] = None,
-    mode: Annotated[
-        str,
-        typer.Option(
-            "--mode",
-            metavar="search|heuristic",
-            help="search: until no change shortens the step; heuristic: each collective by itself.",
-        ),
-    ] = "search",
-    budget: Annotated[
-        float,
-        typer.Option(
-            metavar="ERROR", help="Relative error that codecs may introduce; 0: lossless only."
-        ),
-    ] = 0.0,
-    codec: Annotated[
-        str | None, typer.Option(metavar="C,..", help="Codecs to consider; default: all.")
-    ] = None,
-    engines: Annotated[
-        int | None, typer.Option(metavar="N", help="DMA engines per rank that a plan may use.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory per rank that a plan may use.")
-    ] = None,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway",
-            help="Plan although the step does not fit into memory, or its replay is inaccurate.",
-        ),
-    ] = False,
-    emit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="env|torch|fsdp2|ddp|inductor|nccl-tuner|torchcomms",
-            help="Print the settings that carry a plan for GPUs out, for programs that do not "
-            "import weft; WORKLOAD may be a plan file.",
-        ),
-    ] = None,
-    every: Annotated[
-        bool,
-        typer.Option("--all", help="Also show the alternatives that were not chosen, and why."),
-    ] = False,
+    search: SearchFor = None,
+    mode: Mode = "search",
+    budget: Budget = 0.0,
+    codec: Codecs = None,
+    engines: DmaEngines = None,
+    memory: MemoryRoom = None,
+    anyway: Anyway = False,
+    emit: Emit = None,
+    every: Every = False,
     json: Json = False,
-    output: Annotated[
-        str | None,
-        to_file(
-            "Write the plan (.json, for weft.torch.apply), a report with both timelines (.html), "
-            "the timelines for Perfetto (.json.gz) or all rows (.csv)."
-        ),
-    ] = None,
+    output: PlanFile = None,
 ) -> None:
-    """Plan one step."""
+    """Plan one step, or search its layouts."""
     name, versions = split_stack(stack)
     if emit is not None and _is_plan(workloads[0]):
         print_emitted(_read_plan(workloads[0]), emit, on, versions, output)
@@ -116,28 +136,35 @@ def plan(
     if search is not None:
         from weft.cli.layout_tables import search_layouts
 
+        unused = {
+            "--budget": budget or None,
+            "--codec": codec,
+            "--engines": engines,
+            "--memory": memory,
+        }
+        unused |= {"--anyway": anyway, "--emit": emit, "--all": every}
+        refuse_options(unused, "--search layout, which plans no collective")
         price = gpu_hour_of(gpu_hour)
         search_layouts(search, workloads, machine_of(on, ranks), given, path, price, json=json)
         return
+    refuse_options({"--gpu-hour": gpu_hour}, "a plan of collectives, only to --search layout")
     limits = replace(_limits(budget, words(codec), engines, memory), stack=versions)
-    workload, traces = workloads[0], _recorded(workloads, given, ranks)
-    if traces:
+    if traces := _recorded(workloads, given, ranks):
         step = _planned_recorded(traces, on, ranks, mode, limits, anyway=anyway)
     else:
         machine = machine_of(on, ranks)
-        step = planned_step(workload, machine, given, mode, limits, anyway=anyway)
-    found, timelines = step.plan, (step.baseline, step.planned)
-    note = _write(path, found, timelines) if path else ""
+        step = planned_step(workloads[0], machine, given, mode, limits, anyway=anyway)
+    note = _write(path, step) if path else ""
     if emit is not None:
-        print_emitted(found, emit, on, versions, None)
+        print_emitted(step.plan, emit, on, versions, None)
         return
     if json:
-        rows = [choice.as_row() for choice in found.choices]
-        print_json("plan", found.platform, rows, **found.totals())
+        rows = [choice.as_row() for choice in step.plan.choices]
+        print_json("plan", step.plan.platform, rows, **step.plan.totals())
     else:
         from weft.report.plan_tables import print_plan
 
-        print_plan(found, every=every)
+        print_plan(step.plan, every=every)
     print_written(note, quiet=json)
 
 
@@ -255,13 +282,14 @@ def planned_step(
     return replace(made, plan=replace(made.plan, notes=(note, *made.plan.notes)))
 
 
-def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]") -> str:
+def _write(path: Path, step: "PlannedStep") -> str:
+    timelines = (step.baseline, step.planned)
     if path.suffix == ".html":
         from weft.report.plan_tables import plan_page
 
-        return write(path, plan_page(plan, timelines))
+        return write(path, plan_page(step.plan, timelines))
     if path.suffix == ".gz":
         return write_timelines(path, *timelines, labels=("before", "planned"))
     if path.suffix == ".csv":
-        return write(path, [flat(choice.as_row()) for choice in plan.choices])
-    return write(path, plan.to_json())
+        return write(path, [flat(choice.as_row()) for choice in step.plan.choices])
+    return write(path, step.plan.to_json())

@@ -37,15 +37,8 @@ _OF_STEPS = frozenset(
         *("count_ends", "ep_overlap", "dispatcher", "fused_loss", "fused_accumulation", "stack"),
     )
 )
-
-
-def _refuse_steps(settings: dict[str, str]) -> None:
-    """Refuse settings that would change nothing."""
-    for key in sorted(_OF_STEPS & settings.keys()):
-        raise UsageError(
-            f"--set {key}: serving has no such setting",
-            "Requests at once are --batch, prompts and answers --prompt and --generate.",
-        )
+_CACHED = 0.9  # of a prompt, where cached blocks are fetched
+_TOKENS = 8192  # of a pass at most, without a server
 
 
 def complete_fetch(incomplete: str) -> list[str]:
@@ -62,118 +55,142 @@ def complete_server(incomplete: str) -> list[str]:
     return [name for name in SERVERS if name.startswith(incomplete)]
 
 
+# How cached blocks come to the device.
+Blocks = Annotated[
+    str | None,
+    typer.Option(
+        "--block",
+        metavar="S,..",
+        help="Block sizes of the cache; default: 16 tokens of one tensor of a layer.",
+    ),
+]
+Fetch = Annotated[
+    str,
+    typer.Option(
+        metavar="F,..",
+        help="per-copy, batched, b2b (back to back on the engines' queues), kernel, recompute "
+        "(fetch nothing) or all.",
+        autocompletion=complete_fetch,
+    ),
+]
+Engines = Annotated[int, typer.Option(metavar="N", help="Number of engines for b2b.")]
+Hit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="0..1",
+        help="Fraction of a prompt that is cached in host memory; default: 0.9, with --server "
+        "and no --fetch 0.",
+    ),
+]
+
+# What is asked of the server.
+Prompt = Annotated[int, typer.Option(metavar="N", help="Tokens per prompt.")]
+Generate = Annotated[int, typer.Option(metavar="N", help="Tokens per answer.")]
+RequestRate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", metavar="R", help="Requests per second (Poisson); default: all at once."
+    ),
+]
+Requests = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
+Concurrency = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Requests that a client keeps in flight, instead of a rate."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")]
+
+# How it is served.
+Reduce = Annotated[
+    str,
+    typer.Option(
+        metavar="R",
+        help="All-reduces of a layer: library, dma (gathered by engines), fused (in "
+        "the kernel of the product) or auto, the fastest.",
+    ),
+]
+Batch = Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent requests.")]
+Tokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Maximum tokens per pass; default: 8192 or the server's."
+    ),
+]
+Ahead = Annotated[bool, typer.Option("--ahead", help="Submit copies while the previous pass runs.")]
+Overhead = Annotated[
+    str | None,
+    typer.Option(
+        metavar="T", help="Host time per pass besides launching it; default: 0 or the server's."
+    ),
+]
+ServerName = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="NAME",
+        help="Schedule, overheads and kernels of vllm, sglang or trtllm (or vllm@0.12).",
+        autocompletion=complete_server,
+    ),
+]
+PrefillPool = Annotated[
+    str | None,
+    typer.Option(
+        "--prefill",
+        metavar="NxTP",
+        help="Workers that compute prompts only, with --decode: 4x1, say.",
+    ),
+]
+DecodePool = Annotated[
+    str | None,
+    typer.Option(
+        "--decode", metavar="NxTP", help="Workers that answer only, with --prefill: 2x4, say."
+    ),
+]
+
+
 def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_workload)],
     *,
     on: On = None,
     settings: Settings = None,
-    block: Annotated[
-        str | None,
-        typer.Option(
-            metavar="S,..",
-            help="Block sizes of the cache; default: 16 tokens of one tensor of a layer.",
-        ),
-    ] = None,
-    fetch: Annotated[
-        str,
-        typer.Option(
-            metavar="F,..",
-            help="per-copy, batched, b2b (back to back on the engines' queues), kernel, recompute "
-            "(fetch nothing) or all.",
-            autocompletion=complete_fetch,
-        ),
-    ] = "all",
-    engines: Annotated[int, typer.Option(metavar="N", help="Number of engines for b2b.")] = 1,
-    reduce: Annotated[
-        str,
-        typer.Option(
-            metavar="R",
-            help="All-reduces of a layer: library, dma (gathered by engines), fused (in "
-            "the kernel of the product) or auto, the fastest.",
-        ),
-    ] = "library",
-    hit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="0..1",
-            help="Fraction of a prompt that is cached in host memory; default: 0.9, with --server "
-            "and no --fetch 0.",
-        ),
-    ] = None,
-    prompt: Annotated[int, typer.Option(metavar="N", help="Tokens per prompt.")] = 4096,
-    generate: Annotated[int, typer.Option(metavar="N", help="Tokens per answer.")] = 128,
-    rate: Annotated[
-        float | None,
-        typer.Option(metavar="R", help="Requests per second (Poisson); default: all at once."),
-    ] = None,
-    requests: Annotated[int, typer.Option(metavar="N", help="Number of requests.")] = 64,
-    batch: Annotated[
-        int, typer.Option(metavar="N", help="Maximum number of concurrent requests.")
-    ] = 256,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Maximum tokens per pass; default: 8192 or the server's."
-        ),
-    ] = None,
-    ahead: Annotated[
-        bool, typer.Option("--ahead", help="Submit copies while the previous pass runs.")
-    ] = False,
-    overhead: Annotated[
-        str | None,
-        typer.Option(
-            metavar="T", help="Host time per pass besides launching it; default: 0 or the server's."
-        ),
-    ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Schedule, overheads and kernels of vllm, sglang or trtllm (or vllm@0.12).",
-            autocompletion=complete_server,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Requests that a client keeps in flight, instead of a rate."
-        ),
-    ] = 0,
-    prefill: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NxTP", help="Workers that compute prompts only, with --decode: 4x1, say."
-        ),
-    ] = None,
-    decode: Annotated[
-        str | None,
-        typer.Option(metavar="NxTP", help="Workers that answer only, with --prefill: 2x4, say."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
+    block: Blocks = None,
+    fetch: Fetch = "all",
+    engines: Engines = 1,
+    reduce: Reduce = "library",
+    hit: Hit = None,
+    prompt: Prompt = 4096,
+    generate: Generate = 128,
+    rate: RequestRate = None,
+    requests: Requests = 64,
+    batch: Batch = 256,
+    tokens: Tokens = None,
+    ahead: Ahead = False,
+    overhead: Overhead = None,
+    server: ServerName = None,
+    concurrency: Concurrency = 0,
+    prefill: PrefillPool = None,
+    decode: DecodePool = None,
+    seed: Seed = 0,
     json: Json = False,
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
-    """Serve the same requests by every fetch method."""
-    _refuse_steps(settings_of(settings))
+    """Serve the same requests by every fetch method, or as a server does."""
     from weft.models.named import transformer_of
-    from weft.serving import FETCHES, BatchLimits, Load, Question, find_server
+    from weft.serving import BatchLimits, Load, Question, find_server
 
+    given = settings_of(settings)
+    _refuse_steps(given)
     path, machine = output_path(output, (".csv",)), machine_of(on)
     # Tensor parallelism over the ranks of a node, unless given.
-    shape = transformer_of(model, {"tp": str(machine.node_size)} | settings_of(settings))
-    is_server_only = fetch == "all" and (
-        server is not None or prefill is not None or decode is not None
-    )
-    if is_server_only and hit:
-        raise UsageError(
-            f"--hit: a server fetches nothing without --fetch (got {hit:g})",
-            "Name a method, as in --fetch b2b --hit 0.5, or remove --hit.",
-        )
-    cached = (0.0 if is_server_only else 0.9) if hit is None else hit
+    shape = transformer_of(model, {"tp": str(machine.node_size)} | given)
+    disaggregated = prefill is not None or decode is not None
+    fetching = fetch != "all" or not (server is not None or disaggregated)
+    cached = _cached_share(hit, fetching=fetching)
     load = Load(requests, prompt, generate, cached, math.inf if rate is None else rate, seed=seed)
-    found = find_server(server) if server is not None else None
+    found = None if server is None else find_server(server)
     if found is None:
-        limits = BatchLimits(batch, tokens or 8192, ahead, concurrency=concurrency)
+        limits = BatchLimits(batch, tokens or _TOKENS, ahead, concurrency=concurrency)
     else:
         shape = found.served(shape)
         limits = found.limits(shape, batch=batch, tokens=tokens, concurrency=concurrency)
@@ -181,26 +198,60 @@ def serve(
     if overhead is not None:
         limits = replace(limits, overhead=parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
-    if prefill is not None or decode is not None:
-        if fetch != "all":
-            raise UsageError(
-                f"--fetch does not apply with --prefill and --decode (got {fetch})",
-                "Remove --fetch: prefill workers compute whole prompts.",
-            )
-        pools = _pools(prefill, decode, machine)
-        first, second = (replace(question, model=replace(shape, tp=tp)) for _, tp in pools)
-        row = first.disaggregated_row(second, (pools[0][0], pools[1][0]))
-        note = write(path, [row]) if path else ""
-        _show(machine, second, [row], json=json)
-        print_written(note, quiet=json)
-        return
-    methods = ["recompute"] if found and fetch == "all" else names(fetch, FETCHES, "--fetch")
+    if disaggregated:
+        rows = [_disaggregated_row(question, prefill, decode, fetch)]
+    else:
+        rows = _rows_by_method(question, fetch if fetching else "recompute", block)
+    note = write(path, rows) if path else ""
+    if json:
+        print_json("serve", machine.name, rows)
+    else:
+        _print(question, rows)
+    print_written(note, quiet=json)
+
+
+def _refuse_steps(settings: dict[str, str]) -> None:
+    """Refuse settings that would change nothing."""
+    for key in sorted(_OF_STEPS & settings.keys()):
+        raise UsageError(
+            f"--set {key}: serving has no such setting",
+            "Requests at once are --batch, prompts and answers --prompt and --generate.",
+        )
+
+
+def _cached_share(hit: float | None, *, fetching: bool) -> float:
+    """Return the share of a prompt that is cached: none unless something fetches it."""
+    if hit and not fetching:
+        raise UsageError(
+            f"--hit: a server fetches nothing without --fetch (got {hit:g})",
+            "Name a method, as in --fetch b2b --hit 0.5, or remove --hit.",
+        )
+    usual = _CACHED if fetching else 0.0
+    return usual if hit is None else hit
+
+
+def _rows_by_method(question: "Question", fetch: str, block: str | None) -> list[dict[str, Any]]:
+    """Serve the requests by each method of fetching blocks of each size."""
+    from weft.serving import FETCHES
+
+    methods = names(fetch, FETCHES, "--fetch")
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
-    rows = [row for each in track(asked, "serving") for row in each.rows(methods)]
-    note = write(path, rows) if path else ""
-    _show(machine, question, rows, json=json)
-    print_written(note, quiet=json)
+    return [row for each in track(asked, "serving") for row in each.rows(methods)]
+
+
+def _disaggregated_row(
+    question: "Question", prefill: str | None, decode: str | None, fetch: str
+) -> dict[str, Any]:
+    """Serve the requests by workers that compute prompts and workers that answer."""
+    if fetch != "all":
+        raise UsageError(
+            f"--fetch does not apply with --prefill and --decode (got {fetch})",
+            "Remove --fetch: prefill workers compute whole prompts.",
+        )
+    pools = _pools(prefill, decode, question.platform)
+    first, second = (replace(question, model=replace(question.model, tp=tp)) for _, tp in pools)
+    return first.disaggregated_row(second, (pools[0][0], pools[1][0]))
 
 
 def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list[tuple[int, int]]:
@@ -223,46 +274,49 @@ def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list
     return found
 
 
-def _show(
-    machine: "Platform", question: "Question", rows: list[dict[str, Any]], *, json: bool
-) -> None:
-    if json:
-        print_json("serve", machine.name, rows)
+_POOLS = (
+    Column("prefill", "prefill", right=False),
+    Column("decode", "decode", right=False),
+)
+_FETCHING = (
+    Column("block", "block", format_size),
+    Column("copies", "copies", optional=True),
+    Column("fetch", "fetch", right=False, style="bold"),
+    Column("fetch_alone", "fetched in", format_time),
+)
+_TTFT_ALONE = Column("ttft_alone", "first token, alone", format_time)
+_TTFT_ALONE_GAIN = Column("ttft_alone_gain", "gain", "{:.2f}x".format, optional=True)
+_RATES = (
+    Column("ttft", "first token", format_time),
+    Column("itl", "between tokens", format_time),
+    Column("throughput", "tokens/s", "{:.0f}".format),
+)
+_THROUGHPUT_GAIN = Column("throughput_gain", "gain", "{:.2f}x".format)
+
+
+def _print(question: "Question", rows: list[dict[str, Any]]) -> None:
+    """Print the rows as a table; of a single one no gain over others."""
+    disaggregated = "prefill" in rows[0]
+    title = _title(question, disaggregated=disaggregated)
+    if len(rows) > 1:
+        columns = [*_FETCHING, _TTFT_ALONE, _TTFT_ALONE_GAIN, *_RATES, _THROUGHPUT_GAIN]
+        print_table(columns, rows, title=title)
+        print("gain: over per-copy")
         return
-    columns = [
-        Column("block", "block", format_size),
-        Column("copies", "copies", optional=True),
-        Column("fetch", "fetch", right=False, style="bold"),
-        Column("fetch_alone", "fetched in", format_time),
-        Column("ttft_alone", "first token, alone", format_time),
-        Column("ttft_alone_gain", "gain", "{:.2f}x".format, optional=True),
-        Column("ttft", "first token", format_time),
-        Column("itl", "between tokens", format_time),
-        Column("throughput", "tokens/s", "{:.0f}".format),
-        Column("throughput_gain", "gain", "{:.2f}x".format),
-    ]
+    pools = _POOLS if disaggregated else ()
+    fetching = _FETCHING if rows[0]["fetch"] != "recompute" else ()
+    print_table([*pools, *fetching, _TTFT_ALONE, *_RATES], rows, title=title)
+
+
+def _title(question: "Question", *, disaggregated: bool) -> str:
     load = question.load
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
     if question.limits.concurrency:
         come = f"{question.limits.concurrency} in flight"
-    layout = "" if "prefill" in rows[0] else f", tp {question.model.tp},"
+    layout = "" if disaggregated else f", tp {question.model.tp},"
     title = (
-        f"{question.name}{layout} on {machine.name}: {load.count} requests, {come}, prompts of "
-        f"{load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; predicted"
+        f"{question.name}{layout} on {question.platform.name}: {load.count} requests, {come}, "
+        f"prompts of {load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; "
+        "predicted"
     )
-    if question.server is not None:
-        title = f"{question.server.name}: {title}"
-    if len(rows) == 1:
-        hidden = (
-            ("block", "copies", "fetch", "fetch_alone") if rows[0]["fetch"] == "recompute" else ()
-        )
-        if "prefill" in rows[0]:
-            pools = [
-                Column("prefill", "prefill", right=False),
-                Column("decode", "decode", right=False),
-            ]
-            columns = [*pools, *columns]
-        columns = [each for each in columns if "gain" not in each.key and each.key not in hidden]
-    print_table(columns, rows, title=title)
-    if len(rows) > 1:
-        print("gain: over per-copy")
+    return title if question.server is None else f"{question.server.name}: {title}"
