@@ -43,7 +43,7 @@ def by_size(rate: str, rows: Sequence[dict[str, Any]]) -> Chart:
         times = [1e3 * hosts.seconds(*_sent_by(codec, nbytes)) for nbytes in _SIZES]
         series.append(Series(codec, _SIZES, times, colour=colour))
         dots = {nbytes: 1e3 * each for (name, nbytes), each in found.items() if name == codec}
-        series.append(Series(f".{codec}", list(dots), list(dots.values()), "dots", colour))
+        series.append(Series(codec, list(dots), list(dots.values()), "dots", colour, listed=False))
     x = Axis("fp32 weights", _SIZES[::2], lambda size: format_size(int(size)), log=True)
     y = Axis("ms", (1, 10, 100, 1000, 10000), log=True)
     title = f"Broadcast to {HOSTS} hosts that share two cores, {rate}: measured and predicted"

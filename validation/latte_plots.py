@@ -62,7 +62,7 @@ def _phases(machine: Platform) -> Chart:
     for number, name in enumerate(("control", "schedule", "copy", "sync")):
         series.append(Series(name, sizes, [shares[number] for shares in found], "line", number))
         published = [PHASES[size][number] for size in sizes]
-        series.append(Series(f".{name}", sizes, published, "dots", number))
+        series.append(Series(name, sizes, published, "dots", number, listed=False))
     x = Axis("size of one copy", [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26], format_size, True)
     y = Axis("% of its time", [0, 20, 40, 60, 80, 100])
     return Chart("Phases of one copy: weft (lines), published (dots)", x, y, series)
@@ -82,7 +82,7 @@ def _all_gather(machine: Platform) -> Chart:
         speeds = [a / b for a, b in zip(plain, taken, strict=True)]
         series.append(Series(name, sizes, speeds, "line", number))
         published = [ALL_GATHER[size][number] for size in sizes]
-        series.append(Series(f".{name}", sizes, published, "dots", number))
+        series.append(Series(name, sizes, published, "dots", number, listed=False))
     y = Axis("speed over dma", [0, 1, 2, 3, 4, 5])
     return Chart("All-gather: weft (lines), published (dots)", _sizes(), y, series)
 

@@ -95,7 +95,9 @@ def parity(name: str, tables: list[UnseenTable], ticks: tuple[float, ...] = _MIC
         Axis(f"{what}, {unit}", ticks, lambda value: f"{scale * value:g}", log=True)
         for what in ("measured", "predicted")
     )
-    series = [Series(".equal", (ticks[0], ticks[-1]), (ticks[0], ticks[-1]), "dashes", 6)]
+    series = [
+        Series("equal", (ticks[0], ticks[-1]), (ticks[0], ticks[-1]), "dashes", 6, listed=False)
+    ]
     for number, table in enumerate(tables):
         few = slice(None, None, max(1, len(table.price) // _SHOWN))
         kept = [np.clip(each[few], ticks[0], ticks[-1]) for each in (table.measured, table.price)]

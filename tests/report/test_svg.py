@@ -31,8 +31,8 @@ def test_an_axis_may_be_logarithmic(log, middle):
     assert Axis("", [1, 100], log=log).share(middle) == pytest.approx(0.5)
 
 
-def test_a_name_with_a_dot_is_not_in_the_legend():
-    chart = drawn(Series("shown", [1], [1]), Series(".hidden", [1], [1], "dashes"))
+def test_a_series_that_is_not_listed_is_drawn_and_not_in_the_legend():
+    chart = drawn(Series("shown", [1], [1]), Series("hidden", [1], [1], "dashes", listed=False))
     words = [text.text for text in chart.iter(f"{SVG}text")]
     assert "shown" in words
     assert not any("hidden" in (word or "") for word in words)

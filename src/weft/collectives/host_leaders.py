@@ -25,6 +25,7 @@ from weft.collectives.parts import (
     divided,
     in_out,
     in_place,
+    is_premultiplied,
     only_on,
     own,
     signal,
@@ -163,7 +164,7 @@ class HostLeaders:
         into, at = to or (buffer, start)
         source, result = own(buffer, start, nbytes), own(into, at, nbytes)
         if len(self.ranks[host]) == 1:
-            scales = op.startswith("premul:")
+            scales = is_premultiplied(op)
             return ((Reduce((source,), result, dtype, op),), result) if scales else ((), source)
         root = self.ranks[host].index(self.leaders[host])
         mapped = ("in", buffer, start), ("out", into, at)
@@ -529,7 +530,7 @@ def _steps(op: str) -> tuple[str, str]:
     """Return the operations inside hosts and between them."""
     if op == "avg":
         return "sum", "sum"
-    return op, "sum" if op.startswith("premul:") else op
+    return op, "sum" if is_premultiplied(op) else op
 
 
 def _divided(op: str, dtype: str, x: Slice, nbytes: int) -> Items:

@@ -46,6 +46,15 @@ ITEM_BYTES = {
 }
 
 
+def is_premultiplied(op: str) -> bool:
+    """Return whether a reduction multiplies each source first.
+
+    >>> is_premultiplied("premul:0.5"), is_premultiplied("sum")
+    (True, False)
+    """
+    return op.partition(":")[0] == "premul"
+
+
 def divided(nbytes: int, num_ranks: int, what: str) -> int:
     """Return a rank's share of ``nbytes``; raise if the ranks do not divide it evenly."""
     if nbytes % num_ranks:

@@ -27,10 +27,9 @@ def on_cores(graph: StepGraph, platform: Platform, library: str) -> StepGraph:
     """Put every op of a rank on one stream, where the ranks of the platform are cores."""
     if not platform.require_device().is_core:
         return graph
-    generated = graph.source.startswith("generated")
     steps = []
     for step in graph.steps:
-        own = _as_torch(step, platform, library) if generated else step
+        own = _as_torch(step, platform, library) if graph.is_generated else step
         steps.append(replace(own, ops=tuple(_in_turn(op) for op in own.ops)))
     return replace(graph, steps=tuple(steps))
 

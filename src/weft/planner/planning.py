@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weft.timeline import Timeline
 
 MODES = ("heuristic", "search")
-_WORTH = 0.995  # of the step that larger buckets must leave to be worth a setting
+_WORTH = 0.995  # of the step that other buckets must leave to be worth a setting
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class DraftPlan:
 def _with_best_buckets(
     base: DraftPlan, drafted: Callable[[StepGraph], DraftPlan]
 ) -> tuple[DraftPlan, list[tuple[Bucketed, str]]]:
-    """Try larger buckets of gradients; return the best draft, and why it is not another."""
+    """Try other buckets of gradients; return the best draft, and why it is not another."""
     best, drafts = base, list[DraftPlan]()
     for times in TIMES:
         found = with_buckets(base.evaluator.graph, times)
-        # With few buckets, four and eight times as large are the same.
+        # With few buckets, four and eight times as large are the same, as are a half and a quarter.
         if found is None or (drafts and _same(drafts[-1], found)):
             continue
         drafts.append(replace(drafted(found.graph), buckets=found))

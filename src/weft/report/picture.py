@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.report.packing import pack
+from weft.schedule import queue_kind
 from weft.timeline import Activity, Timeline, queue_order
 from weft.timeline.intervals import assign_rows
 from weft.timeline.kernel_names import short_name
@@ -114,7 +115,7 @@ def _shown(timeline: Timeline, key: tuple[int, ...]) -> tuple[object, ...]:
 def _line(timeline: Timeline, key: tuple[int, ...]) -> PictureLine:
     rank, queue, lane = key
     name = timeline.queues[queue] + (f" lane {lane}" if lane >= 0 else "")
-    return PictureLine(f"rank {rank}", name, quiet=name.startswith("host"))
+    return PictureLine(f"rank {rank}", name, quiet=queue_kind(timeline.queues[queue]) == "host")
 
 
 def stacked(pictures: Mapping[str, Picture]) -> Picture:

@@ -25,6 +25,7 @@ class Series:
     style: Style = "line"
     colour: int = 0
     labels: Sequence[str] = ()  # per dot, shown on hover
+    listed: bool = True  # in the legend
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. Series whose names begin with a dot are not listed in the legend."""
+    """One chart."""
 
     title: str
     x: Axis
@@ -82,7 +83,7 @@ class Chart:
 
     @property
     def _listed(self) -> list[Series]:
-        return [series for series in self.series if not series.name.startswith(".")]
+        return [series for series in self.series if series.listed]
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
         right = 16 if self._is_narrow else _LEGEND

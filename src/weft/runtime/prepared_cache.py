@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from weft._core import DispatchCache
 from weft.collectives import collective, pull
 from weft.collectives.catalogue import BUILDERS, REDUCING, SHARED_MEMORY
+from weft.collectives.parts import is_premultiplied
 from weft.compress import codec_of, is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import SharedMemoryError, UsageError
@@ -213,7 +214,7 @@ def _schedule_of(
 
 def can_reduce(algorithm: str, op: str) -> bool:
     """Return whether an algorithm has all inputs at once, or the operator does not need that."""
-    return algorithm in SHARED_MEMORY or not (op == "avg" or op.startswith("premul"))
+    return algorithm in SHARED_MEMORY or not (op == "avg" or is_premultiplied(op))
 
 
 def _require_order(op: str, algorithm: str) -> None:

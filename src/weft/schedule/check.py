@@ -44,7 +44,6 @@ from weft.schedule.ir import (
     Swap,
     Wait,
     bodies,
-    queue_kind,
 )
 from weft.schedule.races import check_entry_and_exit, check_races, memory_accesses
 from weft.schedule.rank_symmetry import (
@@ -139,8 +138,8 @@ def _check_places(table: CommandTable) -> None:
     may = np.zeros((len(places), len(CommandKind)), bool)
     for number, allowed in enumerate(_ALLOWED.values()):
         may[number, [*allowed, *_ANYWHERE]] = True
-    names = (queue_kind(queue.name) for queue in table.thread_queue_of)
-    of_queue = np.array([places.index(name) for name in names], np.int64)
+    kinds = (queue.kind for queue in table.thread_queue_of)
+    of_queue = np.array([places.index(kind) for kind in kinds], np.int64)
     of_thread = np.where(table.thread_lane < 0, of_queue[table.thread_decl], places.index("lane"))
     wrong = ~may[of_thread[table.thread], table.kind]
     if wrong.any():

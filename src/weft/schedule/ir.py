@@ -277,6 +277,11 @@ class Queue:
     priority: int = 0
     units: tuple[int, int] | None = None
 
+    @property
+    def kind(self) -> str:
+        """What executes it: stream, copy (engine), nic or host."""
+        return queue_kind(self.name)
+
 
 def queue_kind(name: str) -> str:
     """Return what kind of queue has this name.

@@ -138,6 +138,11 @@ class StepGraph:
     unsupported: tuple[Unsupported, ...] = ()
     source: str = ""
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether it was written from the shape of a model, and neither captured nor recorded."""
+        return self.source.partition(":")[0] == "generated"
+
     @cached_property
     def step_of(self) -> tuple[int, ...]:
         """Return for each rank the number of its step."""

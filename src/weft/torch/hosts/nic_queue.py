@@ -256,7 +256,7 @@ class _Queue:
     """The commands of a queue in order, and the step at which the next one began."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.kind = name, queue_kind(name)
         self.commands: deque[Command] = deque()
         self.begin = 0
         self.copy: Copy | None = None  # to another host: sent with the signal that follows
@@ -374,7 +374,7 @@ class _Linearizer:
 
     def _ends_sends(self, queue: _Queue, command: Command) -> bool:
         own = isinstance(command, Signal) and command.flag.rank == self._rank
-        return own and queue_kind(queue.name) == "nic"
+        return own and queue.kind == "nic"
 
     def _is_ready(self, command: Command) -> bool:
         if not isinstance(command, Wait):
@@ -533,9 +533,7 @@ def _messages_to(
     programs = [
         program
         if rank in program.ranks
-        else replace(
-            program, queues=tuple(q for q in program.queues if queue_kind(q.name) == "nic")
-        )
+        else replace(program, queues=tuple(q for q in program.queues if q.kind == "nic"))
         for program in schedule.programs
     ]
     senders = [
