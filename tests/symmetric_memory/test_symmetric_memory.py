@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -186,6 +187,47 @@ def test_ranks_of_other_hosts_are_refused():
     first, second = on_hosts(other_hosts, "ab")
     assert "different hosts (a and b)" in first
     assert "different hosts (b and a)" in second
+
+
+def cannot_map():
+    """Rank 1 has no addresses left for the memory of rank 0, of which no page is touched."""
+    t = symm_mem.empty(1 << 30, dtype=torch.uint8, device=CPU)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if dist.get_rank() == 1:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + t.nbytes // 2
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limits[1]))
+    try:
+        return error_of(lambda: shared(t))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def test_a_rank_that_cannot_map_a_peer_is_an_error_on_all_ranks():
+    for name, text in on_ranks(cannot_map, 2):
+        assert name == "RunError"
+        assert "cannot map the memory of rank 0" in text
+        assert "Cannot allocate memory" in text
+
+
+def in_two_groups(path):
+    """Destroy the group and make one with the ranks in the opposite order; keep the tensor."""
+    t = symm_mem.empty(8, device=CPU)
+    shared(t)
+    first, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    store = dist.FileStore(path, size)  # type: ignore[attr-defined]
+    dist.init_process_group("weft", store=store, rank=size - 1 - first, world_size=size)
+    t.fill_(dist.get_rank())
+    hdl = shared(t)
+    hdl.barrier()
+    found = [float(hdl.get_buffer(peer, (8,), torch.float32)[0]) for peer in range(size)]
+    hdl.barrier(channel=1)
+    return found
+
+
+def test_a_later_group_of_the_same_name_maps_its_own_ranks(tmp_path):
+    assert on_ranks(in_two_groups, 2, str(tmp_path / "store")) == [[0.0, 1.0]] * 2
 
 
 def refused():

@@ -55,15 +55,17 @@ def map_peer(file: SharedFile, rank: int) -> Octets:
     """Map the allocation of another process."""
     try:
         fd = os.open(f"/proc/{file.pid}/fd/{file.fd}", os.O_RDWR)
+        try:
+            return _mapped(fd, padded(file.buffer_bytes) + file.pad_bytes)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise RunError(
-            f"rendezvous: cannot map the memory of rank {rank} (pid {file.pid}): {error.strerror}.",
-            "All ranks must run as one user in one pid namespace.",
+            f"rendezvous: pid {os.getpid()} cannot map the memory of rank {rank} (pid {file.pid}): "
+            f"{error.strerror}.",
+            "All ranks must run as one user in one pid namespace, with descriptors and addresses "
+            "left (ulimit -n, -v).",
         ) from error
-    try:
-        return _mapped(fd, padded(file.buffer_bytes) + file.pad_bytes)
-    finally:
-        os.close(fd)
 
 
 def padded(nbytes: int) -> int:

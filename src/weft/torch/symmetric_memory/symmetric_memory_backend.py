@@ -15,7 +15,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group, _SymmetricMemory
 from torch.distributed.distributed_c10d import GroupName
 
-from weft.errors import DisagreeError, UsageError
+from weft.errors import DisagreeError, RunError, UsageError
+from weft.torch.backend.channel import Channel
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.hosts.host_map import host_identity
 from weft.torch.symmetric_memory.cpu_symmetric_memory import CpuSymmetricMemory
@@ -31,11 +32,13 @@ _OF_TORCH: dict[str, Callable[..., Any]] = {
 class Rendezvous(NamedTuple):
     """The files of all ranks and the memory of the others; None stands for this rank's own.
 
-    Own memory would keep itself alive.
+    Own memory would keep itself alive. A later group may have the name of ``channel``'s group, but
+    other ranks in another order.
     """
 
     files: list[SharedFile]
     memory: list[Octets | None]
+    channel: weakref.ref[Channel]
 
 
 class CpuAllocator:
@@ -72,12 +75,12 @@ class CpuAllocator:
         file, memory = self._found(tensor)
         address, rank = int(memory.ctypes.data), group.rank()
         offset = tensor.data_ptr() - address
+        channel = weft_group(group).channel
         mapped = self._mapped.get((address, group.group_name))
-        if mapped is None:
-            mapped = self._mapped[address, group.group_name] = _map_all(group, file)
+        if mapped is None or mapped.channel() is not channel:
+            mapped = self._mapped[address, group.group_name] = _map_all(group, channel, file)
         everyone = [memory if each is None else each for each in mapped.memory]
-        timeout = weft_group(group).channel.world.timeout
-        return CpuSymmetricMemory(rank, mapped.files, everyone, offset, timeout)
+        return CpuSymmetricMemory(rank, mapped.files, everyone, offset, channel.world.timeout)
 
     def owns(self, tensor: Tensor) -> bool:
         """Return whether a tensor is in memory of this allocator."""
@@ -103,8 +106,8 @@ class CpuAllocator:
             del self._mapped[key]
 
 
-def _map_all(group: Any, file: SharedFile) -> Rendezvous:
-    """Exchange the files and map those of the other ranks."""
+def _map_all(group: Any, channel: Channel, file: SharedFile) -> Rendezvous:
+    """Exchange the files and map those of the other ranks; raise on all ranks if one cannot."""
     stated: list[tuple[str, SharedFile]] = [("", file)] * group.size()
     dist.all_gather_object(stated, (host_identity(), file), group=group)
     rank = group.rank()
@@ -122,9 +125,19 @@ def _map_all(group: Any, file: SharedFile) -> Rendezvous:
                 "Every rank must allocate the same size.",
             )
     files = [theirs for _, theirs in stated]
-    memory = [None if r == rank else map_peer(theirs, r) for r, theirs in enumerate(files)]
-    dist.barrier(group=group)  # all have mapped: from now on any rank may drop its tensor
-    return Rendezvous(files, memory)
+    memory: list[Octets | None] = []
+    failure = hint = ""
+    try:
+        memory = [None if r == rank else map_peer(theirs, r) for r, theirs in enumerate(files)]
+    except RunError as error:
+        failure, hint = error.message, error.hint
+    # When all have mapped, any rank may drop its tensor. A rank that failed tells the others.
+    failures = [("", "")] * group.size()
+    dist.all_gather_object(failures, (failure, hint), group=group)
+    for failure, hint in failures:
+        if failure:
+            raise RunError(failure, hint)
+    return Rendezvous(files, memory, weakref.ref(channel))
 
 
 def _name(identity: str) -> str:
