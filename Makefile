@@ -75,7 +75,7 @@ sanitize: $(foreach kind,address thread,$(NATIVE_TESTS:tests/native/%.cpp=build/
 
 # The thread sanitizer of older compilers cannot live with randomised addresses.
 STILL := $(if $(shell command -v setarch),setarch -R)
-SANITIZE = $(CXX) -std=c++20 -g -O1 -fno-omit-frame-pointer -Wall -Wextra -Inative -Itests/native -pthread
+SANITIZE = $(CXX) -std=c++20 -g -O1 -fno-omit-frame-pointer -Wall -Wextra -Werror=psabi -Inative -Itests/native -pthread
 
 build/sanitize/%.address: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NATIVE)
 	@mkdir -p $(@D)

@@ -147,7 +147,7 @@ WEFT_AVX512_BF16 void merge_brains_avx512_bf16(const std::byte* a, const std::by
       merge_brains<Op>(a + 2 * i, b + 2 * i, out + 2 * i, 32);
       continue;
     }
-    const auto rounded = std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
     _mm512_storeu_si512(out + 2 * i, _mm512_permutexvar_epi16(interleaved, rounded));
   }
   merge_brains<Op>(a + 2 * i, b + 2 * i, out + 2 * i, count - i);
