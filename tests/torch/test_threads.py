@@ -1,5 +1,6 @@
 """Several threads of a rank that use torch.distributed at once."""
 
+import contextlib
 import itertools
 import threading
 
@@ -93,3 +94,72 @@ def test_calls_between_hosts_are_of_one_thread_at_a_time():
     jobs.run(lambda: done.append("later"), async_op=False)
     jobs.close()
     assert done == ["first", "later"]
+
+
+@contextlib.contextmanager
+def no_thread_left():
+    """Let no thread of Python start: its stack would be larger than the address space."""
+    before = threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def without_threads():
+    """Messages, a future and the end of a group on a rank whose threads cannot start."""
+    group, peer = dist.new_group([0, 1]), 1 - dist.get_rank()
+    x = torch.zeros(100_000)
+    dist.all_reduce(x, group=group)  # prepares it, which needs both ranks
+    with no_thread_left():
+        received = dist.irecv(x, peer, group=group)
+        dist.isend(torch.full_like(x, peer), peer, group=group).wait()
+        received.wait()
+        if dist.get_rank() == 0:  # the other rank does not come before it has been told
+            work = dist.all_reduce(x, group=group, async_op=True)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                work.get_future()
+            dist.barrier()
+            work.wait()
+        else:
+            dist.barrier()
+            dist.all_reduce(x, group=group)
+    dist.destroy_process_group(group)
+    return float(x[0])
+
+
+def test_a_rank_without_threads_exchanges_messages_and_leaves():
+    assert on_ranks(without_threads, 2) == [1.0, 1.0]
+
+
+def test_a_call_between_hosts_whose_thread_cannot_start_leaves_nothing_to_wait_for():
+    jobs, done = SerialExecutor("refused"), []
+    with no_thread_left(), pytest.raises(RuntimeError, match="can't start new thread"):
+        jobs.run(lambda: done.append(0), async_op=True)
+    jobs.drain()
+    jobs.run(lambda: done.append(1), async_op=False)
+    jobs.close()
+    assert done == [1]
+
+
+def futures_at_once():
+    """Ask for futures in eight threads before the other rank comes; return the threads it took."""
+    group, found = dist.new_group([0, 1]), 0
+    xs = [torch.ones(1000) for _ in range(8)]
+    dist.all_reduce(xs[0], group=group)  # prepares it, which needs both ranks
+    if dist.get_rank() == 0:
+        works = [dist.all_reduce(x, group=group, async_op=True) for x in xs]
+        in_threads(*(work.get_future for work in works))
+        found = [thread.name for thread in threading.enumerate()].count("weft-futures")
+        dist.barrier()
+        torch.futures.wait_all([work.get_future() for work in works])
+    else:
+        dist.barrier()
+        for x in xs:
+            dist.all_reduce(x, group=group)
+    dist.destroy_process_group(group)
+    return found
+
+
+def test_one_thread_completes_the_futures_that_threads_ask_for_at_once():
+    assert on_ranks(futures_at_once, 2) == [1, 0]

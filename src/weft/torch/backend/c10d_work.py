@@ -198,21 +198,24 @@ class FutureCompleter:
     """A thread that completes futures of works; the first future starts it.
 
     ``progress_seconds`` is how long the thread that asks for a future makes progress itself before
-    the work is left to this one.
+    the work is left to this one. Threads: any may add works.
     """
 
     def __init__(self, progress_seconds: float = 0.0) -> None:
         self.progress_seconds = progress_seconds
         self._works: queue.SimpleQueue[PendingWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     def complete_later(self, work: PendingWork) -> None:
         """Add a work that the thread waits for."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
-            self._thread.start()
-            _serving.add(self)
-        self._works.put(work)
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
+                thread.start()
+                self._thread = thread  # one that did not start could not be joined
+                _serving.add(self)
+            self._works.put(work)
 
     def close(self) -> None:
         """End the thread after its works; a callback in it may close it, too."""

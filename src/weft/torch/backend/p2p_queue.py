@@ -137,15 +137,20 @@ class P2PQueue:
         return self._closed
 
     def _ask_for_help(self) -> None:
-        if self._helper is None:
-            # It does not keep the queue, and with it the world, alive.
-            asked = self._asked
-            queue = weakref.ref(self, lambda _: asked.set())
-            self._helper = threading.Thread(
-                target=_help, args=(queue, asked), name="weft-messages", daemon=True
-            )
-            self._helper.start()
-            _helped.add(self)
+        with self._lock:  # two threads may ask first
+            if self._helper is None:
+                # It does not keep the queue, and with it the world, alive.
+                asked = self._asked
+                queue = weakref.ref(self, lambda _: asked.set())
+                helper = threading.Thread(
+                    target=_help, args=(queue, asked), name="weft-messages", daemon=True
+                )
+                try:
+                    helper.start()
+                except RuntimeError:  # no thread left: waits make progress; the next message asks
+                    return
+                self._helper = helper
+                _helped.add(self)
         self._asked.set()
 
     def help_for_a_while(self) -> bool:

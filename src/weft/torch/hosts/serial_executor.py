@@ -119,10 +119,11 @@ class SerialExecutor:
             self._thread = None
 
     def _enqueue(self, act: Act) -> SerialJob:
-        self._last = job = SerialJob(act)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            thread.start()  # where the system has no thread left, there is no job to wait for
+            self._thread = thread
+        self._last = job = SerialJob(act)
         self._queue.put(job)
         return job
 
