@@ -113,7 +113,10 @@ def without_threads():
     dist.all_reduce(x, group=group)  # prepares it, which needs both ranks
     with no_thread_left():
         received = dist.irecv(x, peer, group=group)
-        dist.isend(torch.full_like(x, peer), peer, group=group).wait()
+        sent = dist.isend(torch.full_like(x, peer), peer, group=group)
+        assert sent is not None
+        assert received is not None
+        sent.wait()
         received.wait()
         if dist.get_rank() == 0:  # the other rank does not come before it has been told
             work = dist.all_reduce(x, group=group, async_op=True)
