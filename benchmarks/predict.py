@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import median
 
 from benchmarks.random_models import draw
@@ -20,7 +20,7 @@ from weft.calibration.torch_host_overhead import PHASES, HostOverhead
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
 from weft.hardware.measured import TorchHost
-from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel
 
 QUESTION = "How far are predicted training steps from measured ones, on this machine?"
 SEEDS = (1, 2, 3)
@@ -126,5 +126,5 @@ def compared(
         "discarded": measured.discarded,
         "parts": {key: median(each[key] for each in parts) for key in parts[0]},
     }
-    case = {**case_of(model), "backend": backend, "ranks": RANKS}
+    case = {**asdict(model), "backend": backend, "ranks": RANKS}
     return Row("predict", case, tuple(taken), {}, more)

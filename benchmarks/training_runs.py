@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from weft.calibration.noise import cpu_ticks
 from weft.calibration.steady_memory import SETTINGS
 from weft.local_runs.rank_team import Team, rank_starts
-from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel
 
 BACKENDS = ("gloo", "weft")
 _SLICES = 4  # of each model and backend in a repetition, in turn
@@ -108,7 +108,7 @@ def repetition(
         teams = {name: stack.enter_context(closing(_team(name))) for name in BACKENDS}
         for name, model in models.items():
             for team in teams.values():
-                team.ask("open", name, case={"model": case_of(model), "seconds": _SECONDS})
+                team.ask("open", name, case={"model": asdict(model), "seconds": _SECONDS})
         for _ in range(_SLICES):
             between()
             for name in models:

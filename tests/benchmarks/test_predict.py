@@ -1,12 +1,14 @@
 """Random models, what is believed of a measurement, and how errors are summed up."""
 
+from dataclasses import asdict
+
 import pytest
 
 from benchmarks.random_models import draw, rough_seconds
 from benchmarks.rows import Options, Row
 from benchmarks.table_of_predict import print_predict_rows, summaries
 from benchmarks.training_runs import Measured, TimedSlice, gathered
-from weft.local_runs.synthetic_models import SyntheticDlrm, case_of, model_of
+from weft.local_runs.synthetic_models import SyntheticDlrm, model_of
 
 
 def test_a_seed_gives_the_same_models_and_another_gives_others():
@@ -28,7 +30,7 @@ def test_all_kinds_of_models_are_drawn():
 def test_a_model_survives_its_case(model):
     import json
 
-    assert model_of(json.loads(json.dumps(case_of(model)))) == model
+    assert model_of(json.loads(json.dumps(asdict(model)))) == model
 
 
 def _visit(seconds, probe=1.0, own=0.98, foreign=0.0):

@@ -23,7 +23,6 @@ from weft.hardware import (
     platform_names,
 )
 from weft.hardware.files import tomllib
-from weft.hardware.measured import MeasuredNoise
 
 LEVEL = '[[levels]]\nkind = "switch"\nsize = 8\nrate = "48GB/s"\n'
 
@@ -364,26 +363,6 @@ def test_what_calibrate_wrote_and_somebody_changed_is_named(key, value):
     table = {**platform("cpu").to_table(), key: value}
     with pytest.raises(PlatformError, match=key):
         platform_from_table(table, "here.toml")
-
-
-def test_a_file_of_an_earlier_version_keeps_its_noise():
-    found = {"foreign": 0.1, "spread": 0.2, "seconds": 3.0}
-    machine = platform_from_table({**platform("cpu").to_table(), "calm": found}, "here.toml")
-    assert machine.noise == MeasuredNoise(0.1, 0.2, 3.0)
-    assert "calm" not in machine.to_table()
-
-
-def test_a_file_of_an_earlier_version_keeps_its_cost_models():
-    op = {"family": "gemm", "threads": 1, "terms": {"call": 1e-6}, "rows": 9, "error": 0.1}
-    op |= {"low": 0.9, "high": 1.2}
-    errors = {"rows": 9, "formula": 0.1, "within_20": 0.9}
-    kernel = {"family": "norm", "dtype": "bf16", "law": {"launch": 2e-6}, "low": 0.9, "high": 1.2}
-    kernel |= {"source": "a sweep", "errors": errors}
-    table = platform("cpu").to_table()
-    table["device"] |= {"laws": [op], "fits": [kernel]}
-    device = platform_from_table(table, "here.toml").require_device()
-    assert device.op_models[0].terms == {"call": 1e-6}
-    assert device.fits[0].coefficients == {"launch": 2e-6}
 
 
 # -- devices like others

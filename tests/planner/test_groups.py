@@ -181,7 +181,7 @@ def test_what_looks_up_in_one_of_equal_exchanges_looks_up():
     assert group(*ops).looks_up
 
 
-def test_lookups_of_an_exchange_are_told_with_what_they_take():
+def test_an_exchange_has_the_lookups_that_make_it():
     ops = (kernel("bags", 2, cost=LOOKUP), moves(1, 0, what=EXCHANGE))
-    assert [each.seconds_now for each in group(*ops).lookups] == [2]
+    assert [each.replaced for each in group(*ops).lookups] == [(0,)]
     assert group(kernel("bags", 2, cost=LOOKUP), moves(1, 0)).lookups == ()

@@ -68,16 +68,6 @@ def test_a_row_counts_how_often_a_pair_comes():
     ]
 
 
-def test_a_choice_is_found_by_its_collective_and_phase():
-    forth, back = choice(phase="forward"), choice(phase="backward")
-    other = choice(collective=replace(GATHER, nbytes=1))
-    made = planned(10.0, 8.0, other, forth, back)
-    assert made.choice_of(GATHER) is forth
-    assert made.choice_of(GATHER, "backward") is back
-    assert made.choice_of(GATHER, "optimizer") is None
-    assert made.choice_of(replace(GATHER, nbytes=2)) is None
-
-
 def test_a_fingerprint_is_two_words_of_sixteen_digits():
     # Files that were written with others would be refused.
     assert re.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}", fingerprint(step_of(), MACHINE))

@@ -201,8 +201,6 @@ def merged(base: Any, over: Any) -> Any:
 def platform_from_table(table: Table, file: str) -> Platform:
     """Build a platform from what a file holds; ``file`` is the name that errors show."""
     reader = Reader(file)
-    if "calm" in table:  # what files of version 0.1 call it
-        table = {"noise": table["calm"], **{k: v for k, v in table.items() if k != "calm"}}
     levels = _levels(reader, table.get("levels"))
     host = _part(reader, Host, table, "host")
     return reader.record(
@@ -288,7 +286,6 @@ def _device(reader: Reader, device: object) -> Device | None:
     if not isinstance(device, dict):
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
-    device = _current_keys(device)
     dma, shared = device.get("dma"), device.get("shared")
     return reader.record(
         Device,
@@ -303,17 +300,6 @@ def _device(reader: Reader, device: object) -> Device | None:
         fits=_measured(reader, device, "fits", tuple[KernelFit, ...], (), place),
         lookups=_records(reader, Lookups, device.get("lookups", {}), place.at("lookups")),
     )
-
-
-def _current_keys(device: Table) -> Table:
-    """Rename the keys of fits as files of version 0.1 have them."""
-    found = {"op_models" if key == "laws" else key: value for key, value in device.items()}
-    if isinstance(found.get("fits"), list):
-        found["fits"] = [
-            {"coefficients" if key == "law" else key: value for key, value in fit.items()}
-            for fit in found["fits"]
-        ]
-    return found
 
 
 def _shared(reader: Reader, table: object, place: Place) -> Cores:

@@ -1,6 +1,6 @@
 """Sizes of models that are small enough to be trained here: DLRMs and transformers."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 RANKS = 2
@@ -38,13 +38,8 @@ class SyntheticTransformer:
 SyntheticModel = SyntheticDlrm | SyntheticTransformer
 
 
-def case_of(model: SyntheticModel) -> dict[str, Any]:
-    """Return a model as a case of a row, and as ranks are asked for it."""
-    return asdict(model)
-
-
 def model_of(case: dict[str, Any]) -> SyntheticModel:
-    """Parse what ``case_of`` returned, also after a JSON round trip."""
+    """Build the model that ``asdict`` made a case of, also after a JSON round trip."""
     if case["model"] != "dlrm":
         return SyntheticTransformer(**case)
     lists = {key: tuple(case[key]) for key in ("bottom", "top")}

@@ -73,7 +73,7 @@ def _group(
         producer_seconds=max((evaluator.own[each] for each in producers), default=0.0),
         overlapped=max(names, key=lambda name: names[name], default=""),
         looks_up=exchanged and any(_touches_tables(evaluator, place) for place in places),
-        lookups=lookups_at(evaluator.graph, evaluator.own, places) if exchanged else (),
+        lookups=lookups_at(evaluator.graph, places) if exchanged else (),
     )
 
 

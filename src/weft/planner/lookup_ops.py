@@ -13,7 +13,7 @@ from weft.cost.price import Price, price
 from weft.errors import WeftError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from weft.hardware import Device
     from weft.planner.candidates import Place
@@ -31,7 +31,6 @@ class TableLookups:
 
     replaced: tuple[int, ...]
     tables: tuple[Op, ...]
-    seconds_now: float = 0.0  # of what is replaced
 
     @classmethod
     def around(cls, ops: Sequence[Op], number: int) -> TableLookups | None:
@@ -63,17 +62,10 @@ class TableLookups:
         )
 
 
-def lookups_at(
-    graph: StepGraph, own: Mapping[Place, float], places: Iterable[Place]
-) -> tuple[TableLookups, ...]:
-    """Find the lookups of every rank's exchange and what they take; none unless all have some."""
-    found = []
-    for c, n in places:
-        each = TableLookups.around(graph.steps[c].ops, n)
-        if each is None:
-            return ()
-        found.append(replace(each, seconds_now=sum(own[c, m] for m in each.replaced)))
-    return tuple(found)
+def lookups_at(graph: StepGraph, places: Iterable[Place]) -> tuple[TableLookups, ...]:
+    """Find the lookups of every rank's exchange; none unless all have some."""
+    found = [TableLookups.around(graph.steps[c].ops, n) for c, n in places]
+    return tuple(each for each in found if each) if all(found) else ()
 
 
 def _before(ops: Sequence[Op], number: int) -> list[int]:

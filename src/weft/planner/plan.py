@@ -158,11 +158,6 @@ class Plan(ResultTables):
             "step": lambda: [self.totals()],
         }
 
-    def choice_of(self, what: Collective, phase: str = "") -> Choice | None:
-        """Find the choice for a collective, in any phase or one; None where the plan has none."""
-        found = [each for each in self.choices if each.collective == what]
-        return next((each for each in found if not phase or each.phase == phase), None)
-
     def check_for(self, graph: StepGraph, platform: Platform) -> None:
         """Raise if applied to another workload, platform or number of ranks."""
         if graph.num_ranks != self.num_ranks:
