@@ -6,7 +6,13 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.broadcast_model import HOP, BroadcastSize, CodecTimes, Hosts
+from benchmarks.broadcast_model import (
+    HOP,
+    BroadcastSize,
+    CodecTimes,
+    Hosts,
+    encodes_on_each_hop,
+)
 from benchmarks.launch import PEERS, require_known
 from benchmarks.namespaces import hosts_on_switch
 from benchmarks.remote_launch import started_on
@@ -174,7 +180,7 @@ def _sent(name: str, outcome: ContestOutcome, nbytes: int) -> BroadcastSize:
 def _checked(kind: Kind, answers: list[dict[str, Any]]) -> dict[str, Any]:
     """Raise where ranks do not hold what they should; return the error that they may have."""
     exact = is_lossless(kind.codec)
-    everywhere = not (kind.keep_root or kind.algorithm.startswith("p2p"))
+    everywhere = not (kind.keep_root or encodes_on_each_hop(kind.algorithm))
     for first in range(0, len(answers), HOSTS):
         held = answers[first : first + HOSTS]
         if (everywhere or exact) and len({each["sum"] for each in held}) > 1:

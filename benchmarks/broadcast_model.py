@@ -31,6 +31,11 @@ class BroadcastSize(NamedTuple):
         return max(1, -(-self.nbytes // self.piece))
 
 
+def encodes_on_each_hop(algorithm: str) -> bool:
+    """Return whether every hop decodes and encodes again; in a chain only the root encodes."""
+    return algorithm.partition("+")[0] == "p2p"
+
+
 class CodecTimes(NamedTuple):
     """The codec: its algorithm, and core seconds to encode and to decode all bytes."""
 
@@ -82,19 +87,20 @@ class Hosts:
 
     def _coded_way(self, coded: CodecTimes) -> float:
         """Return the seconds of the passes of the codec from the root to the last host."""
-        again = self.count - 1 if coded.algorithm.startswith("p2p") else 1
+        again = self.count - 1 if encodes_on_each_hop(coded.algorithm) else 1
         return again * (coded.encode + coded.decode)
 
     def _coding(self, coded: CodecTimes) -> float:
         """Return the seconds of one core for all passes of the codec on all hosts."""
         hops = self.count - 1
-        if coded.algorithm.startswith("p2p"):
+        if encodes_on_each_hop(coded.algorithm):
             return hops * (coded.encode + coded.decode)
         return coded.encode + (hops if coded.keep_root else self.count) * coded.decode
 
     def _simulated(self, sent: BroadcastSize, coded: CodecTimes) -> float:
         """Simulate it where every host has a core for each thing that it does."""
-        kept = {"keep_root": coded.keep_root} if coded.algorithm.startswith("chain") else {}
+        each_hop = encodes_on_each_hop(coded.algorithm)
+        kept = {} if each_hop else {"keep_root": coded.keep_root}
         made = collective(
             "broadcast",
             coded.algorithm,

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.rows import Options, Row
 from weft.cost.fit_errors import geomean_error
-from weft.cost.lookups import core_seconds
+from weft.cost.lookups import BACKWARD_LOOKUPS, core_seconds
 
 if TYPE_CHECKING:
     from weft.calibration.torch_lookup_rates import LookupCase
@@ -62,7 +62,7 @@ def compared(
     """Yield a row a case, with what its price would be if rows were asked for evenly."""
     from weft.calibration.torch_lookup_rates import ITEM, columns_of
 
-    columns, backward = columns_of(list(given)), kind.endswith("_backward")
+    columns, backward = columns_of(list(given)), kind in BACKWARD_LOOKUPS
     even = {**columns, "zipf": np.zeros_like(columns["zipf"])}
     predicted, uniform = (
         core_seconds(each, ITEM, found[kind], backward=backward) for each in (columns, even)

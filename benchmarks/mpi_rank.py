@@ -21,7 +21,7 @@ class MpiRank:
         self.about = " ".join(first.split())
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         self._world.Barrier()
 
     def open(self, case: dict[str, Any]) -> RankWork:

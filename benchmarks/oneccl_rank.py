@@ -38,7 +38,7 @@ class OneCclRank:
         shim.join_ranks(self._size, self.rank)
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         self._shim.barrier()
 
     def open(self, case: dict[str, Any]) -> RankCall:

@@ -96,7 +96,7 @@ def _ranks(folder: Path) -> Iterator[Row]:
 
 
 def _without(job: JobReplay, late: int) -> Row:
-    """At the first collective the traces say what others wait without a rank: for the next."""
+    """Compare waits at the first collective without a rank: traces tell how long others wait."""
     began = time.perf_counter()
     predicted = np.delete(job.waits(job.run(without_straggler(job, late)))[:, 0], late)
     starts = _first_starts(job)

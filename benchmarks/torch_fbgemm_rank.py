@@ -20,7 +20,7 @@ class FbgemmRank:
         self.about = f"fbgemm-gpu-cpu {version('fbgemm-gpu-cpu')}, torch {torch.__version__} gloo"
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         dist.barrier()
 
     def open(self, case: dict[str, Any]) -> Serial:

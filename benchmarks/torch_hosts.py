@@ -21,7 +21,7 @@ SIDE = 768  # of the square matrices: some milliseconds each, several of them a 
 
 
 def main() -> None:
-    """Do the job that the arguments tell, and write what was found."""
+    """Run the job of the arguments, and write its results."""
     job, answer = json.loads(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -28,7 +28,7 @@ class LookupRunner:
         self._turn = 0
 
     def act(self) -> None:
-        """Look the next set up."""
+        """Look up the next set."""
         self.rows(self.next_bags())
 
     def next_bags(self) -> Bags:
@@ -45,7 +45,7 @@ class LookupRunner:
         return rows
 
     def answer(self) -> str:
-        """Look the first set up and give a digest of the rows."""
+        """Look up the first set and return a digest of the rows."""
         rows = self.ordered(self.rows(self.turns[0])).contiguous()
         return hashlib.blake2b(rows.numpy().tobytes(), digest_size=8).hexdigest()
 
@@ -152,7 +152,7 @@ class Fused(LookupRunner):
         return [weight.detach() for weight in self._bag.weights.values()]
 
     def rows(self, bags: Bags) -> Tensor:
-        """Look up; the rows of a sample come joined."""
+        """Return the looked-up rows, those of a sample joined."""
         with torch.no_grad():
             rows: Tensor = self._bag(self._joined[bags[0][0].data_ptr()], self._offsets)
         return rows

@@ -10,7 +10,7 @@ from weft.calibration.torch_lookup_rates import ITEM, LookupCase, Measured, colu
 from weft.calibration.torch_op_calls import OpCall
 from weft.calibration.torch_op_times import OpTime, Repeated, repeat_ops, typical
 from weft.calibration.torch_timed_steps import CapturedStep
-from weft.cost.lookups import TERMS, core_seconds
+from weft.cost.lookups import BACKWARD_LOOKUPS, TERMS, core_seconds
 from weft.hardware import Platform
 from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
 from weft.models.tables import Table
@@ -75,7 +75,7 @@ def corrected_lookups(here: Platform, found: Sequence[Measured]) -> Platform:
     for name, takes in device.lookups.items():
         rows = [(case, times[name].seconds) for each in found for case, times in each]
         columns = columns_of([case for case, _ in rows])
-        by_model = core_seconds(columns, ITEM, takes, backward=name.endswith("_backward"))
+        by_model = core_seconds(columns, ITEM, takes, backward=name in BACKWARD_LOOKUPS)
         off = float(np.exp(np.median(np.log([seconds for _, seconds in rows] / by_model))))
         lookups[name] = replace(takes, **{term: off * getattr(takes, term) for term in TERMS})
     return replace(here, device=replace(device, lookups=lookups))

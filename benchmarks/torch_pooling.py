@@ -18,7 +18,7 @@ class PooledBlocks:
         self.blocks = torch.zeros(num_ranks, lookups.batch // num_ranks, width)
 
     def pool(self, bags: Bags) -> Tensor:
-        """Look everything up, table after table into one row a sample; return all rows."""
+        """Look up table after table into one row a sample; return all rows."""
         lookups, rows = self._lookups, self.blocks.flatten(0, 1)
         for number, (table, (indices, offsets)) in enumerate(zip(self._tables, bags, strict=True)):
             shape = (lookups.rows, 0, lookups.rows, lookups.dim, 0)

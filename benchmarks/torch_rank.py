@@ -33,7 +33,7 @@ class TorchRank:
         self.about = f"torch {torch.__version__} {backend}"
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         dist.barrier()
 
     def open(self, case: dict[str, Any]) -> RankWork:

@@ -38,7 +38,7 @@ class SharedMemoryRank:
         self._calls = calls
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         dist.barrier()
 
     def open(self, case: dict[str, Any]) -> RankCall:

@@ -72,7 +72,7 @@ class StepRank:
         self.about = f"torch {torch.__version__} {backend}"
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         dist.barrier()
 
     def open(self, case: dict[str, Any]) -> RankWork:

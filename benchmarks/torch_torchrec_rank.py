@@ -96,7 +96,7 @@ class TorchrecRank:
         self.about = f"torchrec {version('torchrec')}, torch {torch.__version__} gloo"
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         dist.barrier()
 
     def open(self, case: dict[str, Any]) -> Sharded:

@@ -30,7 +30,7 @@ class WeftRank:
         self.rank = here.rank
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for the other ranks."""
         self._world.barrier()
 
     def open(self, case: dict[str, Any]) -> RankCall:

@@ -45,12 +45,12 @@ def saved_by_step(node: Platform, num_nodes: int) -> float:
 
 
 def occupancy_on(machine: Platform) -> float:
-    """Inside a node a peer is stored to; only between nodes a kernel calls a library."""
+    """Return the occupancy: kernels store to peers in a node, and call a library between nodes."""
     return OCCUPANCY if machine.levels[0].kind == "switch" else 1.0
 
 
 def library_units(machine: Platform) -> int:
-    """Units that fill a rank's links, its own part of the exchange included."""
+    """Return the units that fill a rank's links, its own part of the exchange included."""
     level = machine.levels[0]
     moved = level.rate * level.size / (level.size - 1)
     return ceil(moved / machine.require_device().unit_copy_rate)

@@ -83,7 +83,7 @@ def _of(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _envelope(engines: list[_Found]) -> Iterator[Target]:
-    """Both figures must be reached; how far cases go beyond is said, and not limited."""
+    """Yield whether both figures are reached, and how far cases exceed them, which has no limit."""
     best = {what: max(each.gains[what] for each in engines) for what in PUBLISHED}
     yield _target(
         "published gains (1.5x in latency, 1.9x in throughput) that b2b reaches",

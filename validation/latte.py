@@ -21,6 +21,7 @@ from validation.latte_tables import (
 )
 from validation.target import Target
 from weft.collectives import algorithms, fetch, fetch_platform
+from weft.collectives.catalogue import ENGINE_FEATURES
 from weft.hardware import platform
 from weft.simulator import simulate
 from weft.units import format_size, format_time
@@ -77,7 +78,7 @@ def _phases(machine: Platform) -> Iterator[Target]:
 
 
 def _by_engines(kind: str, machine: Platform) -> Results:
-    names = [name for name in algorithms(kind) if name.startswith("dma")]
+    names = [name for name in algorithms(kind) if name in ENGINE_FEATURES]
     sizes = sorted({*SIZES, *(ALL_GATHER if kind == "all_gather" else ())})
     return {
         name: {nbytes: by_engines(kind, name, nbytes, machine) for nbytes in sizes}

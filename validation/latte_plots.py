@@ -7,6 +7,7 @@ from dataclasses import replace
 from validation.latte_prices import by_engines, by_rccl, phase_shares
 from validation.latte_tables import ALL_GATHER, PHASES, VARIANTS
 from weft.collectives import FETCH_METHODS, algorithms, collective, fetch, fetch_platform
+from weft.collectives.catalogue import ENGINE_FEATURES
 from weft.hardware import Platform, platform
 from weft.report.svg import Axis, Chart, Series
 from weft.simulator import simulate
@@ -88,7 +89,7 @@ def _all_gather(machine: Platform) -> Chart:
 
 
 def _all_to_all(machine: Platform) -> Chart:
-    names = [name for name in algorithms("all_to_all") if name.startswith("dma")]
+    names = [name for name in algorithms("all_to_all") if name in ENGINE_FEATURES]
     series = [
         Series(
             name,

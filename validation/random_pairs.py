@@ -21,7 +21,7 @@ _STEP = 1 << 12
 def random_pairs(
     count: int, platform: Platform, collectives: Sequence[str], *, seed: int = 0
 ) -> Iterator[Scenario]:
-    """Layers of transformers, with collectives a quarter to four times as long as the GEMM."""
+    """Yield layers of transformers with collectives a quarter to four times as long as the GEMM."""
     draw = random.Random(seed)  # noqa: S311 - scenarios are no secrets
     pricer = Pricer(platform)
     for number in range(count):

@@ -14,7 +14,7 @@ from tests.capture import torch_variants as variants
 from weft.errors import CaptureError
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.torch.capture import recorder as torch_recorder
+from weft.torch.capture import fake_execution as torch_fake_execution
 from weft.torch.capture.capture_step import capture
 
 pytestmark = [
@@ -579,7 +579,7 @@ def test_compiled_code_is_recorded_and_named():
 
 
 def test_a_loop_that_only_data_can_end_is_refused_with_its_line(monkeypatch):
-    monkeypatch.setattr(torch_recorder, "MOST_READS", 32)
+    monkeypatch.setattr(torch_fake_execution, "MOST_READS", 32)
 
     def step():
         x = torch.ones(4)

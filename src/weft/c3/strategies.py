@@ -192,7 +192,7 @@ def comm_units(kind: str, choice: Strategy, platform: Platform) -> int:
 
 
 def launches_comm_first(choice: Strategy, units: int, tiles: int) -> bool:
-    """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
+    """Return whether the collective goes first: with priority, if it has fewer workgroups."""
     # A kernel that is launched first takes the slots it wants; one with more workgroups than the
     # other leaves it none.
     return choice.kind.first and units <= tiles

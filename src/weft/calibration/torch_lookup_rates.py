@@ -21,7 +21,7 @@ from torch.nn import functional
 from weft._core import Pooling, pool_into
 from weft.calibration.microbenchmarks import pin
 from weft.calibration.steady_memory import steady_memory
-from weft.cost.lookups import BIN_NAMES, fitted_lookups
+from weft.cost.lookups import BACKWARD_LOOKUPS, BIN_NAMES, fitted_lookups
 from weft.cost.matmul import Columns
 from weft.cost.reuse import drawn_indices
 from weft.hardware import Lookups, cache_bytes
@@ -240,7 +240,10 @@ def measure_embedding(*, seconds: float = 8.0, ranks: int = 1) -> dict[str, Look
     caches = replace(
         Lookups(), **dict(zip(("inner_bytes", "outer_bytes"), cache_bytes(), strict=True))
     )
-    return {name: _fitted(name, given, [t[name] for _, t in found], caches) for name in found[0][1]}
+    return {
+        name: _fitted(given, [t[name] for _, t in found], caches, backward=name in BACKWARD_LOOKUPS)
+        for name in found[0][1]
+    }
 
 
 def measured(given: Sequence[LookupCase], *, seconds: float = 0.0, ranks: int = 1) -> Measured:
@@ -294,9 +297,8 @@ def _measure(world: World, given: list[LookupCase], seconds: float) -> Measured:
 
 
 def _fitted(
-    name: str, given: list[LookupCase], times: list[LookupTimes], caches: Lookups
+    given: list[LookupCase], times: list[LookupTimes], caches: Lookups, *, backward: bool
 ) -> Lookups:
-    backward = name.endswith("_backward")
     seconds = np.array([each.seconds for each in times])
     takes = fitted_lookups(columns_of(given), ITEM, seconds, caches, backward=backward)
     return replace(takes, floor=float(f"{np.mean([each.floor for each in times]):.3g}"))

@@ -60,7 +60,7 @@ class Framed:
         return FRAME_HEAD + nbytes
 
     def write(self, chunk: Octets, payload: bytes, out: Octets) -> int:
-        """Frame ``payload``, or ``chunk`` itself if that is no longer."""
+        """Write the frame of ``payload``, or of ``chunk`` itself if that is no longer."""
         if len(payload) >= len(chunk):
             return self._plain.encode(chunk, out)
         out[FRAME_HEAD : FRAME_HEAD + len(payload)] = np.frombuffer(payload, np.uint8)

@@ -109,7 +109,7 @@ _PART = 128.0  # keys of the smallest part: XQA's and FlashAttention's tiles
 
 
 def visible_keys(columns: Columns) -> tuple[Floats, Floats]:
-    """Keys that a query sees in the mean, and at most: those before it, in a window if any."""
+    """Return how many keys a query sees in the mean and at most: those before it, in its window."""
     queries, keys = columns["queries"], columns["keys"]
     causal = columns["causal"] > 0
     window = np.where(columns["window"] > 0, np.minimum(columns["window"], keys), keys)
@@ -129,7 +129,7 @@ def _by_units(
     scheme: QuantizationScheme,
     coefficients: Coefficients,
 ) -> Floats:
-    """All workgroups share the units; the longest runs along every key that it sees."""
+    """Return the seconds of the units: an equal share of all work, or the longest workgroup."""
     rate = rated_flops(device, scheme.math) * coefficients["flops"] / device.units
     heads = columns["batch"] * columns["heads"]
     blocks = heads * np.ceil(columns["queries"] / coefficients["block"])
@@ -143,7 +143,7 @@ def _by_units(
 
 
 def _elements(columns: Columns) -> tuple[Floats, Floats]:
-    """Elements of the queries of all heads, and of keys and values of the heads that have some."""
+    """Return the elements of queries, and of keys and values of the heads that have some."""
     each = columns["batch"] * columns["head_dim"]
     return (
         each * columns["queries"] * columns["heads"],

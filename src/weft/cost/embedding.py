@@ -72,7 +72,7 @@ fused_embedding_backward_seconds = partial(embedding_backward_seconds, by="weft"
 
 
 def row_bytes(columns: Columns, device: Device, scheme: QuantizationScheme) -> Floats:
-    """Bytes that one row takes on its way: whole lines of a CPU, whole sectors of a GPU."""
+    """Return the bytes that a row moves: whole lines of a CPU, whole sectors of a GPU."""
     line = LINE if device.shared is not None else 32.0
     return np.ceil(columns["dim"] * scheme.weight / line) * line
 
@@ -84,7 +84,7 @@ def _bags(columns: Columns, scheme: QuantizationScheme) -> Floats:
 def lookups_by_place(
     spectrum: Spectrum, columns: Columns, row: Floats, device: Device
 ) -> dict[str, Floats]:
-    """How many lookups of a table find their row in the inner cache, in the last one, in memory."""
+    """Count lookups that find their row in the inner cache, in the last one, or in memory."""
     at_once = np.ones_like(row)
     if device.shared is None:  # a core serves one table after another
         bags = np.maximum(columns["batch"], 1.0)

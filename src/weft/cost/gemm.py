@@ -78,12 +78,12 @@ class Grid:
         return self.tiles * self.pieces, self.tile_seconds / self.pieces
 
     def seconds(self, units: int) -> float:
-        """What the units take: in waves, the last of which may be nearly empty."""
+        """Return the seconds of the units: they work in waves, the last may be nearly empty."""
         count, each = self.handed_out
         return ceil(count / units) * each
 
     def traffic(self, units: Floats, device: Device) -> Floats:
-        """Bytes beyond the L2 on so many units, lines that are fetched again included.
+        """Return the bytes beyond the L2 on so many units, lines that are fetched again included.
 
         The units of an L2 slice work on a nearly square block of tiles and read its panels once.
         """
@@ -95,16 +95,16 @@ class Grid:
         return self.item * read * (1 + again) + self.out_item * self.m * self.n
 
     def _in_flight(self, units: Floats, device: Device) -> Floats:
-        """Workgroups that run at once on the units of one L2 slice."""
+        """Return how many workgroups run at once on the units of one L2 slice."""
         return np.minimum(self.tiles, units * self.slots) / device.kernels.l2_slices
 
     def _crowding(self, workgroups: Floats, device: Device) -> Floats:
-        """Live cache lines for each way of a set: every row of both operands has one a step."""
+        """Return live cache lines per way of a set: every row of both operands has one a step."""
         live = workgroups * sum(self.tile) * LINE * device.kernels.live_steps
         return live / (device.l2_bytes / device.kernels.l2_slices)
 
     def inner_traffic(self) -> float:
-        """Bytes that the L2 gives to the units: every tile loads its own panels.
+        """Return the bytes that the L2 gives to the units: every tile loads its own panels.
 
         The workgroups of a cluster lie along the shorter side and load the longer one once.
         """
@@ -112,7 +112,7 @@ class Grid:
         return self.tiles * rows * self.k * self.item
 
     def traffic_on(self, units: int, device: Device) -> float:
-        """The same for one number of units, without arrays: libraries try many tiles."""
+        """Return ``traffic`` for one number of units, without arrays: libraries try many tiles."""
         kernels = device.kernels
         tiles, (high, wide) = self.tiles, self.tile
         together = max(1.0, min(tiles, units * self.slots) / kernels.l2_slices)
@@ -124,14 +124,14 @@ class Grid:
         return self.item * read * (1 + again) + self.out_item * self.m * self.n
 
     def alone(self, units: int, device: Device) -> float:
-        """What it takes on so many units alone: units, memory or the L2."""
+        """Return the seconds on so many units alone, bound by the units, memory or the L2."""
         by_memory = self.traffic_on(units, device) / device.memory_rate
         by_cache = self.inner_traffic() / device.kernels.l2_rate
         return max(self.seconds(units), by_memory, by_cache)
 
 
 def refetched(crowding: Floats, ways: int) -> Floats:
-    """The share of lines that are fetched twice.
+    """Return the share of lines that are fetched twice.
 
     Lines of all workgroups in flight fall into the sets of a cache as chance has it, so many in
     each as a Poisson distribution says. A line that finds its set full drives out one that is
@@ -161,7 +161,7 @@ def _overflow_list(ways: int) -> list[float]:
 
 @lru_cache
 def _overflows(ways: int) -> Floats:
-    """How likely a set holds as many lines as it has ways, or more, by lines for each way."""
+    """Return how likely a set overflows: it gets more lines than ways; by mean lines per way."""
     mean = np.arange(8 * _POINTS + 1) / _POINTS * ways
     term = np.exp(-mean)
     fits = term.copy()
@@ -173,7 +173,7 @@ def _overflows(ways: int) -> Floats:
 
 
 def is_gemm(cost: Cost) -> bool:
-    """Whether a kernel is priced as a grid of tiles: an empty product has none."""
+    """Return whether a kernel is priced as a grid of tiles: an empty product has none."""
     return cost.family in FAMILIES and len(cost.shape) == 3 and all(cost.shape)
 
 
@@ -181,7 +181,7 @@ def is_gemm(cost: Cost) -> bool:
 def gemm_grid(
     shape: tuple[int, int, int], dtype: str, device: Device, family: str = "gemm"
 ) -> Grid:
-    """The grid that a library chooses: the one it expects to be the fastest on the whole device.
+    """Return the grid that a library chooses: what it expects to be the fastest on all units.
 
     Libraries rank tiles by the loads that their products have to hide, also where a device reaches
     its sustained rate with any of them. Persistent kernels are written for one tile, the largest.
@@ -209,12 +209,12 @@ def gemm_grid(
 
 
 def _loading(tile: tuple[int, int]) -> float:
-    """How long a step takes, in what its products alone would."""
+    """Return the duration of a step, relative to its products alone."""
     return 1 + LOADING * (1 / tile[0] + 1 / tile[1])
 
 
 def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device: Device) -> Grid:
-    """Tiles at the rate that software sustains, or what the loads of a tile leave of the peak."""
+    """Build a grid: tiles at the sustained rate, or at what loads of a tile leave of the peak."""
     flops = flops_of(device, dtype)
     rate = min(flops.achieved, flops.rated / _loading(tile)) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
@@ -225,7 +225,7 @@ def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device
 
 
 def _slots(tile: tuple[int, int], device: Device) -> int:
-    """Two buffers of a step stand in local memory; sums of 4 bytes fill half of the registers."""
+    """Return the tiles that a unit holds: two buffers of a step each, and sums."""
     by_memory = device.kernels.local_bytes // (sum(tile) * STEP * 2)
     return max(1, min(by_memory, _by_registers(tile, device)))
 

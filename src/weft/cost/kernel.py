@@ -20,7 +20,7 @@ class KernelFlow(NamedTuple):
 
 
 def kernel_flow(cost: Cost, device: Device) -> KernelFlow:
-    """The roofline as a flow: at full units it runs at its flop rate, or at memory's.
+    """Return the roofline as a flow: at full units it runs at its flop rate, or at memory's.
 
     Its memory traffic is what flows; a kernel without traffic flows as one piece of work.
     Nothing flows in an opaque kernel, whose seconds are known.

@@ -38,7 +38,7 @@ def non_negative_least_squares(rows: Floats, wanted: Floats) -> Floats:
 
 
 def _solve_active_set(normal: Floats, right: Floats, x: Floats, used: NDArray[np.bool_]) -> Floats:
-    """Go to the best point of the ``used`` ones, dropping those that would turn negative."""
+    """Solve for the ``used`` unknowns, dropping those that would turn negative."""
     while used.any():
         goal, inner = np.zeros_like(x), np.flatnonzero(used)
         goal[inner] = np.linalg.solve(normal[np.ix_(inner, inner)], right[inner])

@@ -24,11 +24,13 @@ _PAGE = 4096.0
 _LEAF = 8 * _PAGE  # what one line of a page table covers
 ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
 _NONE = 1e-300  # lookups of empty bags: there is nothing to divide
+# Keys of ``Device.lookups`` for the backward pass with its change of the rows.
+BACKWARD_LOOKUPS = frozenset(("torch_backward", "weft_backward"))
 TERMS = tuple(each.name for each in fields(Lookups)[:12])  # those that are seconds
 
 
 def spectrum_of(columns: Columns) -> Spectrum:
-    """Rows by how often a batch asks for them: by bins where they are given, else by Zipf."""
+    """Return rows by how often a batch looks them up: by bins where given, else by Zipf."""
     lookups = columns["batch"] * columns["pooling"]
     bins = np.stack([columns[name] for name in BIN_NAMES], axis=1)
     given = bins.sum(axis=1) > 0

@@ -93,7 +93,7 @@ def matmul_places(columns: Columns) -> Mapping[str, Floats]:
 
 
 def convolution_places(columns: Columns) -> Mapping[str, Floats]:
-    """The same of the product that a convolution is."""
+    """Return ``matmul_places`` of the product that a convolution is."""
     sides = convolution_sides(columns)
     return {**sides, **matmul_places(sides)}
 
@@ -125,7 +125,7 @@ def _fastest(
 
 
 def _before(rows: Floats, k: Floats, device: Device, coefficients: Coefficients) -> Floats:
-    """Seconds before the first tile: the launch, and activations brought into their dtype."""
+    """Return the seconds before the first tile: the launch, and conversion of activations."""
     if coefficients["quantise"] + coefficients["row"] == 0:
         return np.full_like(rows, coefficients["launch"])
     elements = rows * k
@@ -161,7 +161,7 @@ def _multiplying(
     scheme: QuantizationScheme,
     coefficients: Coefficients,
 ) -> Floats:
-    """Seconds of a unit for one element of k of a tile, by its multiplications."""
+    """Return the seconds of a unit for one element of k of a tile, bound by multiplications."""
     rate = rated_flops(device, scheme.math) * coefficients["flops"] / device.units
     loading = 1 + coefficients["loading"] * (1 / np.maximum(high, 64) + 1 / np.maximum(wide, 64))
     seconds: Floats = 2 * np.maximum(high, coefficients["narrow"]) * wide / rate * loading
@@ -171,7 +171,7 @@ def _multiplying(
 def _pulling(
     m: Floats, n: Floats, device: Device, scheme: QuantizationScheme, coefficients: Coefficients
 ) -> Floats:
-    """Seconds of a unit for one element of k of a tile, by the rows it has to bring."""
+    """Return the seconds of a unit for one element of k of a tile, bound by loading its rows."""
     high, wide, _ = _CHOICES.T
     panel = np.minimum(high, m) * scheme.activation + np.minimum(wide, n) * scheme.weight
     seconds: Floats = (
@@ -181,5 +181,5 @@ def _pulling(
 
 
 def waves(each: Floats, idle: float) -> Floats:
-    """Rounds of tiles on every unit; a part of the last one's idle units is lost."""
+    """Return the rounds of tiles on every unit; idle units of the last one are lost in part."""
     return np.where(each <= 1, 1.0, idle * np.ceil(each) + (1 - idle) * each)

@@ -138,7 +138,7 @@ def _fallback(platform: Platform, kind: str, name: str) -> str:
 
 
 def _has_no_table(platform: Platform, kind: str, name: str) -> bool:
-    """Whether a collective inside a node is priced by algorithms: no table of it is known.
+    """Return whether a collective inside a node is priced by algorithms: it has no table.
 
     Rings of NVLink are those of the model; what RCCL does inside a node nobody logged.
     """

@@ -85,7 +85,7 @@ def _price(cost: Cost, device: Device) -> Price:
 
 
 def _as_decoded(cost: Cost) -> Cost:
-    """Attention with one query a sequence is decoding, another kernel."""
+    """Return attention with one query a sequence as decoding, another kernel."""
     if cost.family != "attention" or len(cost.shape) < 6 or cost.shape[3] != 1:
         return cost
     batch, heads, kv_heads, _, keys, head_dim = cost.shape[:6]
@@ -312,7 +312,7 @@ def _fit(
 
 
 def _are_alike(one: str, other: str) -> bool:
-    """Whether two dtypes run kernels of the same speed: equal bytes on units of equal rate."""
+    """Return whether two dtypes run kernels of the same speed: equal bytes, units of equal rate."""
 
     def speed(dtype: str) -> tuple[str, float, float]:
         scheme = scheme_of(dtype)

@@ -49,7 +49,7 @@ class Spectrum:
         return self.misses(np.full(len(self.rows), np.inf))
 
     def misses(self, capacity: Floats) -> Floats:
-        """Lookups that do not find their row in a cache of so many rows, empty at first.
+        """Return the lookups that miss a cache of so many rows, which is empty at first.
 
         A row with a mean of c lookups a batch that stays for the share s of it is missed when it
         is asked for first, and again whenever nobody asked for it for so long.
@@ -62,7 +62,7 @@ class Spectrum:
         return total
 
     def visited(self, rows: Floats, together: Floats) -> Floats:
-        """Blocks of ``together`` neighbours, of a table of ``rows``, in which one is asked for.
+        """Return the blocks of ``together`` neighbours, of a table of ``rows``, that are looked up.
 
         Popular rows lie anywhere, so rows of one block are asked for independently of each other.
         """
@@ -72,7 +72,7 @@ class Spectrum:
         return blocks
 
     def _kept(self, capacity: Floats) -> Floats:
-        """The share of a batch for which a row stays: until the cache is full of others."""
+        """Return the share of a batch for which a row stays: until the cache is full of others."""
         kept = np.ones(len(self.rows))
         small = np.flatnonzero(_filled(self.rows, self.counts, kept) > capacity)
         rows, counts, room = self.rows[small], self.counts[small], capacity[small]
@@ -95,13 +95,13 @@ class Spectrum:
 
 
 def _filled(rows: Floats, counts: Floats, share: Floats) -> Floats:
-    """Rows that are asked for at least once in a share of a batch."""
+    """Return the rows that are looked up at least once in a share of a batch."""
     filled: Floats = (rows * -np.expm1(-counts * share[:, None])).sum(axis=1)
     return filled
 
 
 def zipf(rows: Floats, lookups: Floats, exponent: Floats) -> Spectrum:
-    """Rows whose share falls with a power of their rank; the power 0 is uniform.
+    """Return rows whose share falls with a power of their rank; the power 0 is uniform.
 
     Ranks are put into classes that grow geometrically, so that a table of any size has few.
     """
@@ -116,7 +116,7 @@ def zipf(rows: Floats, lookups: Floats, exponent: Floats) -> Spectrum:
 
 
 def from_bins(shares: Floats, lookups: Floats) -> Spectrum:
-    """Rows by the 17 bins of reuse, a line a table: the share of unique rows asked for so often.
+    """Return rows by 17 bins of reuse, a line a table: shares of unique rows looked up so often.
 
     How often a bin's rows were asked for in the mean is not recorded: the middle of the bin is
     taken, and the number of rows is such that the lookups come out.
@@ -133,7 +133,7 @@ def from_bins(shares: Floats, lookups: Floats) -> Spectrum:
 
 
 def from_sample(indices: Sequence[int] | NDArray[np.int64]) -> Spectrum:
-    """Rows of one table as a batch really asked for them."""
+    """Return the rows of one table as a recorded batch looked them up."""
     values = np.asarray(indices)
     if not values.size or (values < 0).any():
         raise UsageError(

@@ -204,7 +204,7 @@ def _inductor(planned: PlannedKnobs) -> Iterator[str]:
 
 
 def _nccl_tuner(planned: PlannedKnobs) -> Iterator[str]:
-    """Rows for what a tuner decides: the algorithm and the channels of one collective.
+    """Yield rows for what a tuner decides: the algorithm and the channels of one collective.
 
     Fields as in ``plugins/tuner/example`` of NCCL (``ext-tuner/example`` before 2.28): collective,
     min and max bytes, algorithm, protocol, channels, nodes, ranks, pipe ops, registered; -1: any.

@@ -27,7 +27,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Look at this machine."""
+    """Return what this machine is: its CPU, cores and memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(cpu_model(), os.cpu_count() or 1, memory)
 

@@ -34,7 +34,7 @@ class Crossing:
 
 
 def crossings(levels: tuple[Level, ...], src: Ints, dst: Ints) -> Iterator[Crossing]:
-    """Each level's share of the transfers from ``src`` to ``dst``."""
+    """Yield each level's share of the transfers from ``src`` to ``dst``."""
     here = np.asarray(src, np.int64)
     goal = np.asarray(dst, np.int64)
     stride = 1
@@ -66,7 +66,7 @@ def exchange_rate(levels: tuple[Level, ...]) -> float:
 
 
 def ring_hops(size: int, src: Any, dst: Any) -> Any:
-    """Hops from position to position the shorter way round, negative against the numbers."""
+    """Return the hops the shorter way round, negative towards smaller positions."""
     forward = (dst - src) % size
     return np.where(forward <= size - forward, forward, forward - size)
 

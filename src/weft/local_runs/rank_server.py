@@ -25,7 +25,7 @@ class RankWork(Protocol):
         """Release its memory."""
 
     def answer(self) -> Any:
-        """Do it once and return the result of a check."""
+        """Run the case once and return the result of a check."""
 
 
 class ServedRank(Protocol):

@@ -35,7 +35,7 @@ def on_cores(graph: StepGraph, platform: Platform, library: str) -> StepGraph:
 
 
 def _in_turn(op: Op) -> Op:
-    """Messages stay where they are: stages of a pipeline that wait for one would wait forever."""
+    """Move an op to the compute stream, but no message: pipeline stages would wait forever."""
     message = op.collective is not None and op.collective.kind in ("send", "recv")
     return op if message or op.kind == "host" else replace(op, stream=COMPUTE)
 

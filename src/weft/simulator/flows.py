@@ -132,7 +132,7 @@ def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
 
 
 def _add_memory(demands: Demands, rows: Rows, device: Device) -> None:
-    """Every byte read or written passes the memory of the rank that has it."""
+    """Add the memory of each byte's owner: every byte read or written passes it."""
     table, listed = rows.table, _listed_bytes(rows)
     row = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
     # A slice that is read and written in place passes twice.

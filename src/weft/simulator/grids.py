@@ -28,7 +28,7 @@ _NO_LIMIT = 1e300
 
 
 def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
-    """Each bare GEMM: its grid, the units its queue may use, the command and its rows."""
+    """Yield each bare GEMM: its grid, the units its queue may use, the command and its rows."""
     if rows.device is None:
         return
     for kernel, queue, mine in rows.kernels():
@@ -62,7 +62,7 @@ def byte_weight(platform: Platform, units: int) -> float:
 
 
 def add_grids(demands: Demands, rows: Rows, size: Floats, cap: Floats) -> None:
-    """Memory, the L2 and unit-seconds, each by the piece that flows.
+    """Add memory, the L2 and unit-seconds, each by the piece that flows.
 
     Units are no resource to be shared here: the native core counts whole tiles.
     """
@@ -119,7 +119,7 @@ def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> 
 
 
 def _loads(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
-    """Whose load slows which resource: units go through the L2, engines to memory alone."""
+    """Return whose load slows which resource: units use the L2, engines memory alone."""
     numbers = {k: number for number, k in enumerate(keys.tolist())}
     kind = resource_kind(keys)
     owner = resource_owner(keys)

@@ -89,7 +89,7 @@ def _heads(table: CommandTable, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _joules(table: CommandTable, priced: PricedRows, platform: Platform, seconds: Floats) -> Floats:
-    """Energy above idle: traffic by the byte, engines and units by the second."""
+    """Return the energy above idle: traffic by the byte, engines and units by the second."""
     joules = np.zeros(table.num_rows)
     device = platform.device
     if device is None:

@@ -27,7 +27,7 @@ class Transfers:
 
 
 def transfers(table: CommandTable, size: Floats) -> Transfers:
-    """Every movement between ranks that the rows of a table make.
+    """Return every movement between ranks that the rows of a table make.
 
     A copy goes from its source to its destinations; computation reads to the rank that runs
     it and writes from there.
@@ -62,7 +62,7 @@ def transfers(table: CommandTable, size: Floats) -> Transfers:
 
 
 def add_network(demands: Demands, platform: Platform, symmetry: Symmetry, moved: Transfers) -> None:
-    """Ports and links that transfers cross, level by level."""
+    """Add the ports and links that transfers cross, level by level."""
     add = {"switch": _add_switch, "mesh": _add_mesh, "ring": _add_ring}
     for crossing in crossings(platform.levels, moved.src, moved.dst):
         level = platform.levels[crossing.level]
@@ -138,7 +138,7 @@ def _add_ring(demands: Demands, on: _Crossed) -> None:
 def _add_host_memory(
     demands: Demands, platform: Platform, symmetry: Symmetry, moved: Transfers
 ) -> None:
-    """Without peer links every byte is written to the host's memory and read again."""
+    """Add the host's memory: without peer links every byte is written to it and read again."""
     if platform.host is None:
         return
     inside = platform.node_size

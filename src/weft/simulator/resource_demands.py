@@ -64,7 +64,7 @@ class Demands:
     capacities: list[Floats] = field(default_factory=list)
 
     def add(self, rows: Ints, keys: Ints, weight: Many, capacity: Many) -> None:
-        """Each of ``rows`` uses ``weight`` of a resource for each byte that it moves."""
+        """Make each of ``rows`` use ``weight`` of a resource for each byte that it moves."""
         self.rows.append(rows)
         self.keys.append(keys)
         self.weights.append(np.broadcast_to(np.asarray(weight, np.float64), rows.shape))

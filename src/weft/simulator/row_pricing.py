@@ -177,7 +177,7 @@ def _codec_seconds(rows: Rows) -> Floats:
 
 
 def _copies_of_other_sources(rows: Rows) -> Ints:
-    """Copies of engines that follow one which read other bytes: theirs are asked for only then."""
+    """Return engine copies that follow one of other bytes: theirs are requested only then."""
     table = rows.table
     after = np.flatnonzero(rows.by_engine[1:] & rows.by_engine[:-1] & (np.diff(table.thread) == 0))
     first = table.access_start[[after, after + 1]]
@@ -188,7 +188,7 @@ def _copies_of_other_sources(rows: Rows) -> Ints:
 
 
 def _signals_after_copies(rows: Rows) -> Ints:
-    """Signals of engines that follow a copy: what was written must have landed."""
+    """Return engine signals that follow a copy: what was written must have landed."""
     table = rows.table
     signals = np.flatnonzero((table.kind == CommandKind.SIGNAL) & (rows.queue_kind == "copy"))
     after = rows.by_engine[signals - 1] & (table.thread[signals - 1] == table.thread[signals])
@@ -197,7 +197,7 @@ def _signals_after_copies(rows: Rows) -> Ints:
 
 
 def _host_waits_for_engines(rows: Rows) -> Ints:
-    """Waits of a host for engines: it looks at one completion after another."""
+    """Return the waits of a host for engines: it polls one completion after another."""
     table, flags = rows.table, _flag_keys(rows)
     raised = flags[(table.kind == CommandKind.SIGNAL) & (rows.queue_kind == "copy")]
     waits = (table.kind == CommandKind.WAIT) & (rows.queue_kind == "host") & np.isin(flags, raised)
@@ -269,7 +269,7 @@ def _latency(rows: Rows) -> Floats:
 
 
 def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None:
-    """Signals that a host thread gives or waits for; only those to other nodes cross links."""
+    """Price signals that a host sends or waits for; only those to other nodes cross links."""
     table = rows.table
     ends = rows.rank[signals], table.flag_rank[signals].astype(np.int64)
     nodes = [end // rows.platform.node_size for end in ends]

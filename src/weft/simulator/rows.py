@@ -91,18 +91,18 @@ class Rows:
         return self.platform.require_device().require_dma()
 
     def kernels(self) -> Iterator[tuple[Kernel, Queue, Ints]]:
-        """Each stored kernel that is priced by what it does, the queue it stands in, its rows."""
+        """Yield each stored kernel that is priced by what it does, with its queue and its rows."""
         return self._found(Kernel, lambda kernel: not kernel.cost.seconds)
 
     def coded(self) -> Iterator[tuple[Encode | Decode, Ints]]:
-        """Each stored command that encodes or decodes, and its rows."""
+        """Yield each stored command that encodes or decodes, and its rows."""
         for encode, _, mine in self.of_kind(Encode):
             yield encode, mine
         for decode, _, mine in self.of_kind(Decode):
             yield decode, mine
 
     def of_kind(self, kind: type[C]) -> Iterator[tuple[C, Queue, Ints]]:
-        """Each stored command of one kind, the queue it stands in, and its rows."""
+        """Yield each stored command of one kind, with its queue and its rows."""
         return self._found(kind, lambda _: True)
 
     def _found(self, kind: type[C], wants: Callable[[C], bool]) -> Iterator[tuple[C, Queue, Ints]]:
@@ -150,6 +150,6 @@ def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool)
 
 
 def alike_in_node(platform: Platform, symmetry: Symmetry) -> int:
-    """For how many ranks of its node, itself among them, one that is simulated stands."""
+    """Return how many ranks of its node a simulated rank stands for, itself included."""
     levels = list(zip(symmetry.dims, symmetry.actions, strict=True))[: platform.node_levels]
     return prod(dim for dim, action in levels if action)

@@ -55,7 +55,7 @@ def seconds_per_byte(rows: Rows, size: Floats, shared: Cores) -> Seconds:
 
 
 def add_shared_memory(demands: Demands, rows: Rows, mine: Ints, seconds: Floats) -> None:
-    """All cores of a node are behind one memory, which has a second to give each second."""
+    """Add the one memory of all cores of a node, which has a second to give each second."""
     node = rows.symmetry.representative(rows.rank[mine]) // rows.platform.node_size
     alike = alike_in_node(rows.platform, rows.symmetry)
     demands.add(mine, key(Resource.HOST_MEMORY, node), seconds[mine] * alike, 1.0)
@@ -93,7 +93,7 @@ def _is_warm(rows: Rows) -> NDArray[np.bool_]:
 
 
 def _rate(shared: Cores, name: str, in_use: Floats) -> Floats:
-    """Between two measured sets on the straight line of their logarithms, beyond them as there."""
+    """Interpolate the rate in logarithms between measured sets; beyond them it stays."""
     by_size = sorted((parse_size(text), getattr(each, name)) for text, each in shared.sets.items())
     sizes, rates = np.log(np.array(by_size)).T
     found: Floats = np.exp(np.interp(np.log(np.maximum(in_use, 1)), sizes, rates))

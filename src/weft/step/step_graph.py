@@ -162,7 +162,7 @@ class StepGraph:
         return tuple(group.member(rank, np.arange(group.size)).tolist())
 
     def ops(self) -> Iterator[Op]:
-        """Every op that is written down, class by class."""
+        """Yield every stored op, class by class."""
         for step in self.steps:
             yield from step.ops
 

@@ -100,7 +100,7 @@ def _fed(context: StrategyContext, group: CollectiveGroup) -> Iterator[Candidate
 
 
 def _by_thread(context: StrategyContext, group: CollectiveGroup) -> Candidate | Alternative:
-    """On cores a copy engine is a thread: it needs a core that no rank has."""
+    """Return the candidate of an engine that is a thread: it needs a core that no rank has."""
     platform, allowed = context.platform, context.limits.engines
     cores = platform.machine.cores if platform.machine is not None else platform.node_size
     if cores <= platform.node_size:

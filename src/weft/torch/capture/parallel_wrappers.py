@@ -148,7 +148,7 @@ def _ddp_patches() -> list[Patch]:
         return forward(self, *args, **kwargs)
 
     def average(group: Any, bucket: Any) -> Any:
-        """Do as the reducer does when it has no hook: it divides while it copies into a bucket."""
+        """Sum a bucket, as the reducer without a hook does: it divides while it copies into one."""
         work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 

@@ -9,31 +9,23 @@ end.
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    UnsupportedOperatorException,
-)
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.errors import CaptureError
 from weft.schedule.ir import Cost
 from weft.step.step_graph import Collective, Op, Phase, Unsupported
 from weft.torch.capture.byte_dependencies import ByteDependencies, storage_of
-from weft.torch.capture.captured_collectives import GroupNames, fake_result, written_by
+from weft.torch.capture.captured_collectives import GroupNames, written_by
 from weft.torch.capture.captured_streams import CapturedStreams, Front, merge
 from weft.torch.capture.emulated_kernels import FUSED
+from weft.torch.capture.fake_execution import Assumption, FakeExecution, is_read_by_loader
 from weft.torch.capture.known_values import KnownValues
 from weft.torch.capture.op_costs import (
     UNKNOWN,
@@ -61,9 +53,6 @@ _FREE = frozenset(
 # The number of an op (-1: it does nothing of its own), its function, arguments and results.
 Seen = Callable[[int, Any, Any, Any, Any], None]
 _SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
-# A loop that asks for the value of a tensor this often is taken to end only by its data. The
-# longest loops of ordinary steps are micro-batches, a few hundred at most.
-MOST_READS = 4096
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -89,7 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.batch_from: int | None = None  # the first op of a batch that runs at once
         self._values = KnownValues()
         self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
-        self._reads: Counter[tuple[int, int]] = Counter()  # of values, by the line that asks
+        self._execution = FakeExecution(self._values)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,14 +103,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kernel: Any = FUSED.get(func.name().partition("::")[2]) if self._as_gpu else None
             with self:
                 return (kernel or func.decompose)(*args, **kwargs)
-        outputs, why = self._carried_out(func, args, kwargs)
+        outputs, assumed = self._execution.run(func, args, kwargs)
         if self._uncounted:
             return outputs
         with _NO_FUNCTION_MODES():  # AsOnGpu need not see how tensors are looked at
-            self._look_at(func, args, kwargs, outputs, why)
+            self._look_at(func, args, kwargs, outputs, assumed)
         return outputs
 
-    def _look_at(self, func: Any, args: Any, kwargs: Any, outputs: Any, why: str) -> None:
+    def _look_at(
+        self, func: Any, args: Any, kwargs: Any, outputs: Any, assumed: Assumption
+    ) -> None:
         """Count and record an op that was carried out."""
         results = tensors_in([outputs])
         self.memory.hold(results, self.phase_now)
@@ -132,7 +123,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._values.learn(changed[-1], 0.0)  # no overflow of gradients
         if self.recording and not self._aside:
             before = len(self.ops)
-            self._record(func, (*args, *kwargs.values()), outputs, results, changed, why)
+            self._record(func, (*args, *kwargs.values()), outputs, results, changed, assumed)
             if self._seen is not None:
                 number = before if len(self.ops) > before else -1
                 self._seen(number, func, args, kwargs, outputs)
@@ -210,14 +201,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs: Any,
         results: list[torch.Tensor],
         changed: list[torch.Tensor],
-        why: str,
+        assumed: Assumption,
     ) -> None:
         inputs = tensors_in(values)
         if op_name(func) == "wait_tensor":
             self.wait(self._dependencies.writers(inputs[0]))
             return
         what = self.groups.collective(func, values, outputs)
-        if what is None and why == "" and is_free(func):
+        if what is None and not assumed.why and is_free(func):
             return
         if what is not None:
             written = written_by(func, values, results)
@@ -228,14 +219,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, values):
             return
-        op = self._computation(func, values, inputs, results, changed, why)
+        op = self._computation(func, values, inputs, results, changed, assumed)
         self._append(op, inputs, [*results, *changed])
 
     def _is_bookkeeping(
         self, func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
     ) -> bool:
         """Recognise counters of optimizers, which live on the host, and constants."""
-        if op_name(func) == "_local_scalar_dense" and _is_read_by_loader():
+        if op_name(func) == "_local_scalar_dense" and is_read_by_loader():
             return True
         if self.phase != "optimizer":
             return op_name(func) == "_local_scalar_dense" and all(map(_is_constant, inputs))
@@ -264,20 +255,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs: list[torch.Tensor],
         results: list[torch.Tensor],
         changed: list[torch.Tensor],
-        why: str,
+        assumed: Assumption,
     ) -> Op:
         name, stream = f"{func.namespace}.{op_name(func)}", self.streams.current.name
         if op_name(func) == "_local_scalar_dense":
-            self._note(name, nbytes_of(inputs), why)
+            self._note(name, nbytes_of(inputs), assumed.why)
             # .item() copies to the host and waits for everything before it on the stream.
             cost = Cost("copy", (), "", 0.0, nbytes_of(inputs))
             return Op(name, "copy", stream, cost, blocking=True, phase=self.phase_now)
         cost = cost_of(func, args, inputs, results, changed, as_gpu=self._as_gpu)
-        if why or cost.family == UNKNOWN:
-            self._note(name, cost.nbytes, why or "no model knows it")
-        return Op(
-            name, "kernel", stream, cost, blocking=why.startswith("its "), phase=self.phase_now
-        )
+        if assumed.why or cost.family == UNKNOWN:
+            self._note(name, cost.nbytes, assumed.why or "no model knows it")
+        return Op(name, "kernel", stream, cost, blocking=assumed.host_waits, phase=self.phase_now)
 
     def _append(self, op: Op, inputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Add an op, after its stream's front and the ends of what it reads and overwrites."""
@@ -290,83 +279,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops.append(replace(op, after=tuple(sorted(needs.values()))))
         if op.stream == current.name:
             current.front = {op.stream: number}
-
-    def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
-        """Run an op; if the shape of its result depends on data, return the largest one."""
-        if (result := _instead(func, args, kwargs)) is not None:
-            return result, ""
-        try:
-            return func(*args, **kwargs), ""
-        except DataDependentOutputException:
-            if op_name(func) not in ("_local_scalar_dense", "equal", "allclose"):
-                raise
-            return self._value(op_name(func), args[0])
-        except DynamicOutputShapeException:
-            largest = _LARGEST.get(op_name(func))
-            if largest is None:
-                raise
-            return largest(*args, **kwargs), "its shape depends on data; taken as the largest"
-        except UnsupportedOperatorException:
-            if func.namespace == "c10d":  # coalesced collectives have no fake kernel
-                return fake_result(func, args), ""
-            return _like_first(func, args), "torch cannot carry it out on fake tensors"
-
-    def _value(self, name: str, tensor: torch.Tensor) -> tuple[float | int | bool, str]:
-        """Return what a value that is read is taken to be: 1, unless more is known of it."""
-        known = self._values.get(tensor) if name == "_local_scalar_dense" else True
-        if known is not None:
-            return known, f"its value decides what follows; taken as {known}"
-        self._count_read()
-        one = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
-        return one, "its value decides what follows; taken as 1"
-
-    def _count_read(self) -> None:
-        """Raise where a loop only ends when a tensor has another value than the one assumed.
-
-        Such a loop never leaves its function, so what is counted is the call that it is in.
-        """
-        frame = sys._getframe(2)  # noqa: SLF001 - the line of the loop is what the user needs
-        while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
-            frame = frame.f_back
-        place = id(frame), frame.f_lasti
-        self._reads[place] += 1
-        if self._reads[place] > MOST_READS:
-            raise CaptureError(
-                f"a loop read the value of a tensor {MOST_READS} times and does not end: "
-                "fake tensors have no values",
-                "Give the loop a fixed number of iterations while the step is captured.",
-            )
-
-
-LOADERS = "/torch/utils/data/"
-_INTERNAL = ("/torch/utils/", "/torch/_", "/weft/torch/capture/")
-
-
-def _is_internal(path: str) -> bool:
-    return any(part in path for part in _INTERNAL)
-
-
-def _is_read_by_loader() -> bool:
-    """Return whether a value is read by torch.utils.data: its indices are on the host."""
-    frame: Any = sys._getframe(1)  # noqa: SLF001 - nothing else tells who reads
-    while frame is not None and _is_internal(frame.f_code.co_filename):
-        if LOADERS in frame.f_code.co_filename:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _instead(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of an op whose fake kernel does otherwise than a GPU; None for others."""
-    name = op_name(func)
-    if name == "wait_tensor":  # what it is given, not a copy
-        return args[0]
-    if name == "histc" and not args[0].is_floating_point():  # a CPU refuses integers
-        return args[0].new_empty((args[1] if len(args) > 1 else 100,))
-    if name == "_grouped_mm" and args[0].dtype in (torch.float32, torch.float16):
-        half = [each.to(torch.bfloat16) for each in args[:2]]  # the dtype that it insists on
-        return func(*half, *args[2:], **kwargs).to(args[0].dtype)
-    return None
 
 
 @lru_cache(maxsize=4096)
@@ -408,70 +320,3 @@ def _shapes(value: Any) -> list[torch.Size]:
 
 def _is_constant(tensor: torch.Tensor) -> bool:
     return getattr(tensor, "constant", None) is not None
-
-
-def _nonzero(tensor: torch.Tensor, **_more: Any) -> torch.Tensor:
-    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
-
-
-def _flat(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
-    return tensor.new_empty((tensor.numel(),))
-
-
-def _unique(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> tuple[torch.Tensor, ...]:
-    counts = tensor.new_empty((tensor.numel(),), dtype=torch.int64)
-    return _flat(tensor), tensor.new_empty(tensor.shape, dtype=torch.int64), counts
-
-
-def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
-    """Return every element that a mask could select."""
-    masks = [each for each in indices if each is not None]
-    picked = max(each.numel() for each in masks)
-    rest = tensor.shape[sum(each.dim() if each.dtype == torch.bool else 1 for each in masks) :]
-    return tensor.new_empty((picked, *rest))
-
-
-def _counts(
-    tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
-) -> torch.Tensor:
-    """Count as many values as are asked for: larger ones would be a mistake."""
-    if not minlength:
-        raise CaptureError(
-            "bincount: minlength is not given, and fake tensors have no largest value",
-            "Pass minlength while the step is captured.",
-        )
-    dtype = torch.int64 if weights is None else torch.float64
-    return tensor.new_empty((minlength,), dtype=dtype)
-
-
-def _once(repeats: torch.Tensor, **_more: Any) -> torch.Tensor:
-    """Repeat every row once: a value that is read is 1."""
-    return repeats.new_empty((repeats.numel(),))
-
-
-def _same(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
-    return tensor
-
-
-_LARGEST: dict[str, Callable[..., Any]] = {
-    "index": _masked,
-    "index_put_": _same,
-    "_index_put_impl_": _same,
-    "nonzero": _nonzero,
-    "bincount": _counts,
-    "repeat_interleave": _once,
-    "masked_select": _flat,
-    "_unique2": _unique,
-    "unique_dim": _unique,
-    "unique_consecutive": _unique,
-}
-
-
-def _like_first(func: Any, args: Any) -> Any:
-    found = [value for value in args if isinstance(value, FakeTensor)]
-    if not found:
-        raise CaptureError(
-            f"{func}: torch cannot carry it out on fake tensors, and no argument has its shape",
-            "Leave it out while the step is captured, or register a fake kernel for it.",
-        )
-    return torch.empty_like(found[0])

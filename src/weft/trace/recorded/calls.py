@@ -168,7 +168,7 @@ def _host_marks(trace: Trace, steps: TraceSteps) -> tuple[StepMark, ...]:
 
 
 def _whole(trace: Trace, rows: Ints) -> tuple[StepMark, ...]:
-    """Without marks and without a period the whole file is one step."""
+    """Return the whole file as one step, for traces without marks and without a period."""
     if not len(rows):
         return ()
     columns = trace.columns
