@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,12 @@ from weft.cli.layout_tables import difference
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
 from weft.models.named import job_of
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
 from weft.planner.job_prediction import predict_job
 from weft.planner.layout_search import LayoutSearch, _chunks, _stages
 from weft.planner.prices import Prices, default_library
+from weft.units import format_size
 
 MACHINE = platform("h100-8")
 SMALL = {"layers": "8", "batch": "32", "seq": "2048"}
@@ -126,10 +130,25 @@ def test_stages_and_chunks_are_what_layers_allow():
 def test_what_cannot_be_laid_out_is_refused():
     with pytest.raises(UsageError, match="dlrm"):
         LayoutSearch(job_of("dlrm", 8), MACHINE).best()
-    with pytest.raises(NoPlanError, match="none of"):
-        search({"layers": "126", "hidden": "16384", "ffn": "53248", "heads": "128"}).best()
     with pytest.raises(NoPlanError, match=r"divides 8 ranks with .*tp=7"):
         search({"tp": "7"}, ("tp",)).best()
+
+
+def test_a_search_that_finds_nothing_says_what_the_smallest_layout_needs():
+    large = {"layers": "126", "hidden": "16384", "ffn": "53248", "heads": "128"}
+    made = search(large, ("micro_batch",))
+    with pytest.raises(NoPlanError) as wrong:
+        made.best()
+    ranks, kinds = MACHINE.num_ranks, ("none", "selective", "full")
+    models = [replace(each, recompute=kind) for each, _ in made._divided() for kind in kinds]
+    needs = [fullest_memory(model, Layout(model, ranks)).total for model in models]
+    has = format_size(MACHINE.require_device().memory_bytes)
+    assert len(models) == made.num_layouts
+    told = f"of {made.num_layouts} layouts of .* fits in {has} per rank; the smallest needs "
+    assert re.search(told + re.escape(format_size(min(needs))), str(wrong.value))
+    assert wrong.value.hint == (
+        "Try: more ranks; a device with more memory; leave micro_batch to the search."
+    )
 
 
 def test_the_verb_prints_layouts_as_json(capsys):

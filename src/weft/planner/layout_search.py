@@ -26,9 +26,10 @@ from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
 from weft.models.transformer_step import build
 from weft.planner.job_prediction import predict_job
+from weft.planner.predict import memory_parts
 from weft.planner.prices import Prices, default_library
 from weft.step import StepEngine
-from weft.step.step_graph import Collective
+from weft.step.step_graph import Collective, Memory
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ class LayoutChoice:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that the search chose, those of one rank left out."""
-        model = self.job.model
-        found = {name: getattr(model, name) for name in (*SEARCHED, "sp", "count_ends")}
-        usual = {"zero": 0, "recompute": "none", "micro_batch": 0, "sp": False, "count_ends": False}
-        return {key: value for key, value in found.items() if value != usual.get(key, 1)}
+        return _settings(self.job.model)
 
     def as_row(self, peak: float, gpu_hour: float = 0.0) -> dict[str, Any]:
         """Return it as programs read it; ``peak`` is the rated flop/s of a rank."""
@@ -160,11 +158,7 @@ class LayoutSearch:
                 "Change one of these settings, or leave it to the search.",
             )
         if not fitting:
-            has = format_size(self.platform.require_device().memory_bytes)
-            raise NoPlanError(
-                f"none of {self.num_layouts} layouts of {self.job.name} fits into {has} a rank",
-                "Use more ranks, or leave more settings to the search.",
-            )
+            raise self._nothing_fits()
         prices = Prices(self.platform, default_library(self.platform))
         estimates = {model: self.estimate(model, prices) for model in fitting}
         left = sorted(fitting, key=lambda model: estimates[model])
@@ -206,17 +200,9 @@ class LayoutSearch:
         the others fit too, and are never faster.
         """
         room = self.platform.require_device().memory_bytes
-        kinds = [[kind for kind in kinds if kind != "moe_act" or self._has_experts]
-                 for kinds in _RECOMPUTE]  # fmt: skip
-        if "recompute" in self.given:
-            kinds = [self._values("recompute", [])]
-        for shaped in self._layouts():
+        kinds = self._recomputing
+        for shaped, layout in self._divided():
             fits, least = False, _least_bytes(shaped, self.platform.num_ranks)
-            try:
-                layout = Layout(shaped, self.platform.num_ranks)
-            except UsageError as refused:
-                self._refusal = self._refusal or f": {refused.args[0]}"
-                continue
             for alike in kinds:
                 self.num_layouts += len(alike)
                 if least > room:
@@ -229,6 +215,56 @@ class LayoutSearch:
                     fits = bool(roomy)
                 else:
                     self.num_fitting += len(models)
+
+    def _divided(self) -> Iterator[tuple[Transformer, Layout]]:
+        """Yield what divides of the combinations of settings, but for recomputation."""
+        for shaped in self._layouts():
+            try:
+                yield shaped, Layout(shaped, self.platform.num_ranks)
+            except UsageError as refused:
+                self._refusal = self._refusal or f": {refused.args[0]}"
+
+    @property
+    def _recomputing(self) -> list[list[str]]:
+        """What is tried to be recomputed, those together that are no more than each other."""
+        if "recompute" in self.given:
+            return [self._values("recompute", [])]
+        return [[kind for kind in kinds if kind != "moe_act" or self._has_experts]
+                for kinds in _RECOMPUTE]  # fmt: skip
+
+    def _nothing_fits(self) -> NoPlanError:
+        """Return the error of layouts that are all too large: what the smallest one needs."""
+        model, memory = self._smallest()
+        device = self.platform.require_device()
+        parts = memory_parts(memory)
+        sized = ", ".join(f"{name} {format_size(size)}" for name, size in parts.items() if size)
+        settings = " ".join(f"{key}={value}" for key, value in _settings(model).items())
+        hints = ["more ranks", "a device with more memory"]
+        if parts["activations"] > device.memory_bytes // 2:
+            hints.append("a shorter sequence (seq)")
+        if kept := sorted(self.given.intersection(SEARCHED)):
+            hints.append(f"leave {', '.join(kept)} to the search")
+        return NoPlanError(
+            f"none of {self.num_layouts} layouts of {self.job.name} fits in "
+            f"{format_size(device.memory_bytes)} per rank; the smallest needs "
+            f"{format_size(memory.total)} ({sized}) with {settings}",
+            f"Try: {'; '.join(hints)}.",
+        )
+
+    def _smallest(self) -> tuple[Transformer, Memory]:
+        """Return the layout whose fullest rank needs the least memory, and what it needs."""
+        found: tuple[Transformer, Memory] | None = None
+        for shaped, layout in self._divided():
+            least = _least_bytes(shaped, self.platform.num_ranks)
+            if found is not None and least >= found[1].total:
+                continue
+            for recompute in (kind for alike in self._recomputing for kind in alike):
+                model = replace(shaped, recompute=recompute)
+                memory = fullest_memory(model, layout)
+                if found is None or memory.total < found[1].total:
+                    found = model, memory
+        assert found is not None  # a layout divides
+        return found
 
     @property
     def _has_experts(self) -> bool:
@@ -366,6 +402,13 @@ class LayoutSearch:
                 fixed_layer,
             )
         return self._times[key]
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    """Return the settings of a layout that are not those of one rank."""
+    found = {name: getattr(model, name) for name in (*SEARCHED, "sp", "count_ends")}
+    usual = {"zero": 0, "recompute": "none", "micro_batch": 0, "sp": False, "count_ends": False}
+    return {key: value for key, value in found.items() if value != usual.get(key, 1)}
 
 
 def _least_bytes(model: Transformer, ranks: int) -> float:

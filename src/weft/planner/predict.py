@@ -179,7 +179,7 @@ class Prediction(ResultTables):
             },
             "contention": [each.as_row() for each in self.contention],
             "critical_path": [{"name": n, "seconds": s} for n, s in self.critical_path()],
-            "memory": None if memory is None else {**_parts(memory), "total": memory.total},
+            "memory": None if memory is None else {**memory_parts(memory), "total": memory.total},
             "unsupported": [
                 {"name": u.name, "count": u.count, "nbytes": u.nbytes, "why": u.why}
                 for u in self.graph.unsupported
@@ -333,7 +333,8 @@ def _alone(mine: Timeline, chosen: NDArray[np.bool_], others: NDArray[np.bool_])
     return float(overlap_by_group(intervals(chosen), intervals(others), 1).first[0])
 
 
-def _parts(memory: Any) -> dict[str, int]:
+def memory_parts(memory: Memory) -> dict[str, int]:
+    """Return the bytes of each part of what a rank needs."""
     names = ("weights", "gradients", "optimizer", "activations", "other")
     return {name: getattr(memory, name) for name in names}
 
@@ -343,7 +344,7 @@ def check_memory(name: str, memory: Memory | None, platform: Platform) -> None:
     device = platform.require_device()
     if memory is None or memory.total <= device.memory_bytes:
         return
-    parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
+    parts = ", ".join(f"{name} {format_size(n)}" for name, n in memory_parts(memory).items() if n)
     shared = memory.weights + memory.gradients + memory.optimizer
     hints = []
     # Suggest what leaves half of the memory to the rest.
