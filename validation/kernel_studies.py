@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from validation.kernel_tables import (
+    FITTED_SIBLINGS,
     SYSTEMS,
     Study,
     attention_studies,
@@ -21,7 +22,8 @@ FAMILY_NAMES = ("gemm", "attention", "moe", "bmm", "softmax", "norm", "activatio
 def studies_by_device(folder: Path, family: str) -> dict[str, list[list[Study]]]:
     """Return the studies of a family: one per device, and those of a dtype for ``any``.
 
-    There dtypes that run the same kernels are one: fp8 with scales known before or not.
+    There dtypes that run the same kernels are one: fp8 with scales known before or not. Siblings
+    are not among them: their tables tell how far another device's fits carry.
     """
     by_device: dict[str, list[list[Study]]] = {}
     by_dtype: dict[tuple[str, str], list[Study]] = {}
@@ -29,6 +31,9 @@ def studies_by_device(folder: Path, family: str) -> dict[str, list[list[Study]]]
         by_device.setdefault(each.device.name, []).append([each])
         alike = scheme_of(each.dtype).measured if each.dtype != "fp32" else "fp32"
         by_dtype.setdefault((each.family, alike), []).append(each)
+    if family == "gemm":
+        for name in FITTED_SIBLINGS:
+            by_device[name] = [[each] for each in gemm_studies(folder, name)]
     return by_device | {"any": list(by_dtype.values())}
 
 

@@ -22,7 +22,7 @@ from validation.kernel_fit import (
     without,
 )
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
-from validation.kernel_tables import Floats, Study, gemm_studies
+from validation.kernel_tables import FITTED_SIBLINGS, Floats, Study, by_sibling, gemm_studies
 from validation.nccl_tables import data_folder
 from validation.splits import VIDUR_LAYERS
 from validation.target import Target
@@ -76,14 +76,15 @@ def targets() -> Iterator[Target]:
 def _tables(folder: Path) -> Iterator[list[tuple[Study, list[Study] | None]]]:
     """Yield the tables of each family and dtype, each with those of other devices.
 
-    None: nothing was fitted to this table, to no part of it.
+    None: no cost model of other devices was fitted to this table, to no part of it.
     """
     for family in FAMILY_NAMES:
         for studies in studies_by_device(folder, family)["any"]:
             tables: list[tuple[Study, list[Study] | None]] = []
             tables += [(each, without(studies, each)) for each in studies]
             unseen = layer_studies(folder, VIDUR_LAYERS.held_out)
-            unseen += gemm_studies(folder, "gb200") if family == "gemm" else []
+            for name in FITTED_SIBLINGS if family == "gemm" else ():
+                unseen += gemm_studies(folder, name)
             kind = studies[0].family, studies[0].dtype
             tables += [(each, None) for each in unseen if (each.family, each.dtype) == kind]
             yield tables
@@ -96,13 +97,14 @@ def _ways(study: Study, others: list[Study] | None) -> Iterator[tuple[str, Float
         yield "device", unexplained(study.sample(_SCORED), fitted_coefficients(others, SHARED_ROWS))
     elif study.device.name in _SIBLINGS:
         scored = study.sample(_SCORED)
-        device = platform(_SIBLINGS[study.device.name]).require_device()
+        device = by_sibling(platform(_SIBLINGS[study.device.name]).require_device())
         found = price_columns(study.family, scored.columns, device, study.dtype)
         yield "device", np.log(scored.seconds / found.seconds)
     if fit is not None:
         grid = grid_of(study.family, study.dtype)
         left = unexplained(study, fit.coefficients)
-        held = np.ones(len(left), bool) if others is None else study.tenth_of_shapes
+        unseen = others is None and study.device.name not in FITTED_SIBLINGS
+        held = np.ones(len(left), bool) if unseen else study.tenth_of_shapes
         yield "shapes", left_of(study, left, grid, held)
     yield "sweep", _after_sweep(study)
 

@@ -153,7 +153,7 @@ def training_attention() -> Iterator[Target]:
 
 
 def elsewhere(folder: Path) -> Iterator[Target]:
-    """Compare the catalogue with tables that had no part in it: a sibling, other authors."""
+    """Compare fits with tables that had no part in them: of a sibling, of other authors."""
     siblings = gemm_studies(folder, "gb200")
     errors = [_off(each, _like(each.device, "b200")) for each in siblings]
     name = "gemm gb200 by b200's coefficients and corrections"
@@ -162,7 +162,7 @@ def elsewhere(folder: Path) -> Iterator[Target]:
         siblings[0].source,
         geomean_error(np.concatenate(errors)),
         12.0,
-        "a sibling, as H200 is of H100: no table of H200 is here",
+        "a sibling, as H200 is of H100: GB200's own fits are left out",
     )
     for each, off in zip(siblings, errors, strict=True):
         yield _error(f"{name}, {each.dtype}", each.source, geomean_error(off), -1.0, "")

@@ -14,7 +14,7 @@ import numpy as np
 
 from validation.kernel_fit import left_of, unexplained, unseen_range
 from validation.kernel_studies import studies_by_device
-from validation.kernel_tables import Floats, Mask, Study, gemm_studies
+from validation.kernel_tables import Floats, Mask, Study, by_sibling, gemm_studies
 from validation.nccl_algorithms_fit import read_logs
 from validation.nccl_fit import errors_of, groups_of, other_version
 from validation.nccl_tables import (
@@ -99,7 +99,7 @@ def product_tables(folder: Path) -> Iterator[RangeTable]:
     for study in (deepbench_products(folder)[1], *deepbench_products(folder, "T4")):
         yield _table(study, "", "another author, by a sibling")
     for study in gemm_studies(folder, "gb200"):
-        own = replace(study, device=platform("gb200-nvl72").require_device())
+        own = replace(study, device=by_sibling(platform("gb200-nvl72").require_device()))
         by_device = study.dtype == "fp8_block"  # which has a range of its own on siblings
         yield _table(own, "" if by_device else "sibling", "a sibling")
 

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from validation.kernel_tables import Study, gemm_studies
+from validation.kernel_tables import Study, by_sibling, gemm_studies
 from validation.nccl_tables import data_folder
 from validation.other_tables import deepbench_products, vidur_products
 from validation.published_attention import held_out
@@ -51,7 +51,7 @@ def unseen_tables(folder: Path) -> Iterator[tuple[str, UnseenTable]]:
     for study in (vidur_products(folder), *deepbench_products(folder)):
         yield "products", _priced(study, f"{study.device.name} {study.dtype}")
     for study in gemm_studies(folder, "gb200"):
-        device = platform("gb200-nvl72").require_device()
+        device = by_sibling(platform("gb200-nvl72").require_device())
         yield "products", _priced(replace(study, device=device), f"gb200 {study.dtype}")
     for table in VIDUR_LAYERS.held_out:
         for study in layer_studies(folder, (table,)):

@@ -352,12 +352,22 @@ def test_latent_keys_of_many_heads_take_no_longer_than_their_product(name):
 
 
 def test_products_whose_kernels_differ_by_device_have_a_wider_range_on_a_sibling():
-    device = platform("gb200-nvl72").require_device()
+    device = platform("gb300-nvl72").require_device()
     spread = {}
     for dtype in ("bf16", "fp8_block"):
         found = price(Cost("gemm", (4096, 4096, 4096), dtype), device)
         spread[dtype] = found.high / found.low
     assert spread["fp8_block"] > 1.2 * spread["bf16"]
+
+
+def test_products_of_gb200_rest_on_its_own_table_and_those_of_gb300_on_that_of_b200():
+    cost = Cost("gemm", (4096, 512, 16384), "fp8")  # measured: 124 us on GB200, 210 us on B200
+    own, sibling = (
+        price(cost, platform(name).require_device()) for name in ("gb200-nvl72", "gb300-nvl72")
+    )
+    assert own.model == "fitted on gb200"
+    assert own.seconds == pytest.approx(124.3e-6, rel=0.05)
+    assert sibling.model.startswith("fitted on b200")
 
 
 def test_activations_that_arrive_quantized_leave_only_the_product():
