@@ -36,6 +36,15 @@ _LARGEST = 2**63 - 1  # the integers of the native core
 _LONGEST = 100  # characters of a quantity; longer input is invalid
 
 
+def digits(text: str) -> int | None:
+    """Return the number that a word of digits is, None for other words and for very long ones.
+
+    >>> digits("12"), digits("-1"), digits("\N{SUPERSCRIPT TWO}")
+    (12, None, None)
+    """
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
+
+
 def parse_size(text: str) -> int:
     """Parse a number of bytes; a bare number is bytes, ``k`` is ``KiB`` as in nccl-tests.
 

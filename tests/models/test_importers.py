@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz.samples import TORCHTITAN
 from tests.models.configs import CONFIGS
 from weft.errors import FormatError, UsageError, WeftError
 from weft.models.find import find_job, find_workload, is_configuration
 from weft.models.huggingface import model_of
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
 from weft.models.zoo import MODELS
 from weft.step import check
 
@@ -415,6 +418,71 @@ def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):
     path = written(tmp_path / "xla.yaml", "distributed_type: XLA\n")
     with pytest.raises(UsageError, match="XLA is not modelled"):
         imported(path, 8, {"model": "gpt2"})
+
+
+_MEGATRON = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+_STAGES = _MEGATRON + "--pipeline-model-parallel-size {} "
+_LONG_NUMBER = "9" * 5000  # more digits than Python reads
+_ENDLESS = "a: &a\n  b: *a\nnum_layers: 4\n"
+_DOUBLING = "".join(
+    f"a{n}: &a{n} {{x: {f'*a{n - 1}' if n else 1}, y: {f'*a{n - 1}' if n else 2}}}\n"
+    for n in range(40)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.yaml", _ENDLESS),
+        ("t.yaml", _DOUBLING + "num_layers: 4\nhidden_size: *a39\n"),
+        ("t.sh", _MEGATRON + "--window-size --5"),
+        ("t.sh", _MEGATRON + f"--num-experts 2 --moe-layer-freq {_LONG_NUMBER}"),
+        ("t.sh", _STAGES.format(2) + "--decoder-first-pipeline-num-layers 9"),
+        (
+            "t.sh",
+            _STAGES.format(2**31) + "--decoder-last-pipeline-num-layers 1",
+        ),
+        (
+            "config.json",
+            json.dumps(CONFIGS["mpt-7b"] | {"expansion_ratio": 1e308}),
+        ),
+    ],
+    ids=["endless", "doubling", "window", "frequency", "stage", "stages", "ratio"],
+)
+def test_hostile_values_are_refused_in_a_line(tmp_path, name, text):
+    with suppress(WeftError):
+        job = imported(written(tmp_path / name, text), 8)
+        assert fullest_memory(job.model, Layout(job.model, 8)).total > 0
+
+
+def test_numbers_as_keys_of_yaml_are_named(tmp_path):
+    path = written(tmp_path / "a.yaml", "distributed_type: NO\n7: 1\n1.5: 2\nfsdp: 1\n")
+    job = imported(path, 8, {"model": "gpt2"})
+    assert any("left out: 1.5, 7, fsdp" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("written", "dtype"), [("no", "fp32"), ("'no'", "fp32"), ("bf16", "bf16"), ("FP16", "fp16")]
+)
+def test_accelerate_computes_in_the_precision_that_is_written(tmp_path, written, dtype):
+    path = written_precision(tmp_path, written)
+    assert imported(path, 8, {"model": "gpt2"}).model.dtype == dtype
+
+
+def test_accelerate_with_a_precision_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="bf61"):
+        imported(written_precision(tmp_path, "bf61"), 8, {"model": "gpt2"})
+
+
+def written_precision(folder, precision):
+    return written(folder / "a.yaml", f"distributed_type: NO\nmixed_precision: {precision}\n")
+
+
+def test_a_long_option_of_torchtitan_is_no_number(tmp_path):
+    changed = TORCHTITAN.decode().replace(
+        'mode = "selective"', f'mode = "selective"\nselective_ac_option = "{_LONG_NUMBER}"'
+    )
+    assert imported(written(tmp_path / "t.toml", changed), 8).model.recompute == "selective_op"
 
 
 def test_files_of_no_known_program_are_named(tmp_path):

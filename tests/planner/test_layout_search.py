@@ -13,10 +13,11 @@ from weft.cli.layout_tables import difference
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
 from weft.models.named import job_of
+from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
 from weft.planner.job_prediction import predict_job
-from weft.planner.layout_search import LayoutSearch, _chunks, _stages
+from weft.planner.layout_search import LayoutSearch, _chunks, _least_bytes, _stages
 from weft.planner.prices import Prices, default_library
 from weft.units import format_size
 
@@ -50,6 +51,43 @@ def test_settings_that_were_given_are_kept():
     found = search({"tp": "4", "recompute": "full"}, ("tp", "recompute")).best(3, 3)
     assert {each.job.model.tp for each in found} == {4}
     assert {each.job.model.recompute for each in found} == {"full"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"dp": "2"}, {"sp": "false", "tp": "4"}, {"count_ends": "true", "pp": "2", "dp": "4"}],
+)
+def test_settings_that_others_imply_are_kept_where_given(settings):
+    made = search(settings, tuple(settings))
+    asked = made.job.model
+    for each in made.best(3, 3):
+        found = each.job.model
+        assert [getattr(found, key) for key in settings] == [getattr(asked, k) for k in settings]
+
+
+@pytest.mark.parametrize("settings", [{"shard": "4"}, {"micro_batch": "0"}])
+def test_layouts_are_estimated_with_settings_that_one_stage_alone_cannot_have(settings):
+    assert search(settings, tuple(settings)).best(3, 3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lora": "16"},
+        {"frozen": "true"},
+        {"zero": "2"},
+        {"fsdp": "true", "shard": "2"},
+    ],
+)
+def test_no_layout_is_skipped_that_its_memory_lets_in(settings):
+    """The bound that skips layouts is below what the memory model says of them."""
+    full = {"layers": "64", "recompute": "full", "micro_batch": "1", "seq": "128"}
+    for name in ("llama-8b", "mixtral-8x7b"):
+        for pp in ("1", "2", "4"):
+            model = job_of(name, 8, full | settings | {"batch": "8", "pp": pp}).model
+            assert isinstance(model, Transformer)
+            memory = fullest_memory(model, Layout(model, 8)).total
+            assert _least_bytes(model, 8) <= memory
 
 
 def test_a_job_that_asks_for_fsdp_gets_it():

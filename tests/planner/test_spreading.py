@@ -35,6 +35,12 @@ def test_samples_of_a_recommender_are_dealt_out_evenly_and_stay_about_as_many(ra
     assert abs(batch - 4096) <= ranks / 2
 
 
+@pytest.mark.parametrize("settings", [{"pp": "0"}, {"tp": "0"}, {"pp": "9" * 5000}])
+def test_degrees_that_cannot_be_are_refused_before_any_layout_is_tried(settings):
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        spread("llama-3.1-8b", H100, settings)
+
+
 def test_every_rank_of_a_recommender_has_a_sample():
     many = platform("h100-8x2048")  # 16,384 ranks for 4,096 samples
     assert list(_layouts("dlrm", many, {})) == [{"batch": "16384"}]

@@ -8,6 +8,7 @@ judged by the share of the possible gain that is realised, and by which of its s
 from dataclasses import dataclass
 
 from weft.errors import UsageError
+from weft.units import digits
 
 MIB = 1 << 20
 # static: the grid that a library chooses, a workgroup for each tile, in waves. stealing: persistent
@@ -45,7 +46,7 @@ def parse_gemm(text: str, dtype: str = "bf16", tiles: str = "static") -> Gemm:
     57344
     """
     sides = text.lower().split("x")
-    if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
+    if len(sides) != 3 or not all(digits(side) for side in sides):
         raise UsageError(
             f"cannot read {text!r} as a GEMM", "Write rows x columns x depth, as 4096x57344x8192."
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from weft.compress.frame import Framed, Octets, check_float_dtype
 from weft.errors import CodecError, UsageError
+from weft.units import digits
 
 _NUMBER = 32
 _USUAL = 16
@@ -55,7 +56,7 @@ def _shape(count: int, rate: int) -> tuple[int, bytes]:
 
 def _rate_of(name: str) -> int:
     text = name.partition(":")[2] or str(_USUAL)
-    if not text.isdigit() or not 3 <= int(text) <= 31:
+    if not 3 <= (digits(text) or 0) <= 31:
         raise UsageError(
             f"codec zfp: rate must be 3 to 31 bits per value (got {text!r}).", "For example: zfp:8."
         )

@@ -25,6 +25,7 @@ _STRATEGIES = {
     "5": (3, False),
 }
 _HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5")
+_DTYPES = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
 _NODE = 8  # ranks of a node, among which hybrid sharding shares weights
 _HARMLESS = (
     *("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_training_function"),
@@ -52,14 +53,18 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
             f"{path} has no model of its own",
             "Use --set model=llama-3.1-8b, or --set model=config.json of Hugging Face.",
         )
-    kind, name = str(keys.get("distributed_type")), file_name(path.stem)
-    precision = {"bf16": "bf16", "fp16": "fp16", "fp8": "bf16", "no": "fp32"}
-    written = str(keys.get("mixed_precision", "no"))
+    # YAML reads a bare NO, and a bare no, as false.
+    kind = str(keys.get("distributed_type") or "NO")
+    name, written = file_name(path.stem), str(keys.get("mixed_precision") or "no").lower()
+    if written not in _DTYPES:
+        raise UsageError(
+            f"{path}: unknown mixed_precision {written!r}", f"Known: {', '.join(_DTYPES)}."
+        )
     if kind == "DEEPSPEED":
-        return _by_deepspeed(keys, name, num_ranks, model, precision.get(written, "bf16"))
+        return _by_deepspeed(keys, name, num_ranks, model, _DTYPES[written])
     model = replace(
         model,
-        dtype=precision.get(written, "bf16"),
+        dtype=_DTYPES[written],
         math="fp8" if written == "fp8" else "",
         batch=-(-model.batch // num_ranks) * num_ranks,
     )

@@ -14,6 +14,7 @@ from weft.errors import FormatError, UsageError
 from weft.models.transformer import Transformer
 
 _LARGEST = 2**53  # what a float counts exactly
+_MOST_VALUES = 100_000  # of a YAML file with its aliases written out; whole jobs have some hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Keys:
             number = float(self.get(key, default))
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) <= _LARGEST:  # nor NaN
             raise FormatError(
                 f"{self.where}: {key} must be a number (got {self.values[key]!r:.40})"
             )
@@ -107,11 +108,11 @@ class Keys:
         Keys without a value, or that are switched off, change nothing.
         """
         return sorted(
-            key
+            str(key)
             for key, value in self.values.items()
             if key not in self.used
             and key not in harmless
-            and not key.startswith(prefixes)
+            and not str(key).startswith(prefixes)
             and value not in (None, False, "", "none", 0, 0.0, [], {})
         )
 
@@ -156,4 +157,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path} is not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict):
         raise FormatError(f"{path}: expected a mapping")
+    if _num_values(found) > _MOST_VALUES:
+        raise FormatError(
+            f"{path}: more than {_MOST_VALUES:,} values, aliases written out",
+            "Use fewer aliases (*name), and none inside of what it stands for.",
+        )
     return found
+
+
+def _num_values(document: Any) -> int:
+    """Count values as often as aliases repeat them, up to just above ``_MOST_VALUES``."""
+    count, left = 0, [document]
+    while left and count <= _MOST_VALUES:
+        each = left.pop()
+        count += 1
+        if isinstance(each, Mapping):
+            left += each.values()
+        elif isinstance(each, list | tuple | set):
+            left += each
+    return count

@@ -13,7 +13,7 @@ from typing import Any
 from weft.errors import FormatError, UsageError
 from weft.models.imported import Imported, Keys, not_understood, read_text, read_yaml
 from weft.models.transformer import Transformer
-from weft.units import file_name
+from weft.units import digits, file_name
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=([^\s(]\S*|\"[^\"]*\"|'[^']*')")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
@@ -175,7 +175,7 @@ def _shape(keys: Keys) -> tuple[Transformer, list[str]]:
             raise FormatError(f"{keys.where}: {name} must be above zero")
     if (window := keys.get("window_size")) is not None:
         first = str(window).strip("()[] ").split(",")[0]
-        model = replace(model, window=max(0, int(first)) if first.lstrip("-").isdecimal() else 0)
+        model = replace(model, window=digits(first) or 0)
     return _experts(keys, _latent(keys, model)), notes
 
 
@@ -231,9 +231,11 @@ def _experts(keys: Keys, model: Transformer) -> Transformer:
 
 def _frequency(written: str, where: str) -> tuple[int, int]:
     """Read which layers have experts: every n-th, or a list such as ``([0]*3+[1]*58)``."""
-    if written.isdecimal():
-        return max(1, int(written)), 0
-    if match := re.fullmatch(r"\(*\[0\]\*(\d+)\s*\+\s*\[1\]\*\d+\)*", written.strip("\"' ")):
+    if (every := digits(written)) is not None:
+        return max(1, every), 0
+    if match := re.fullmatch(
+        r"\(*\[0\]\*([0-9]{1,15})\s*\+\s*\[1\]\*\d+\)*", written.strip("\"' ")
+    ):
         return 1, int(match[1])
     raise FormatError(
         f"{where}: moe_layer_freq {written!r} is not understood",
@@ -340,6 +342,13 @@ def _shards_and_stages(keys: Keys, model: Transformer) -> Transformer:
         )
     middle = model.pp - bool(first) - bool(last)
     left = model.layers - first - last
+    if left < max(0, middle):
+        raise UsageError(
+            f"{keys.where}: decoder_first_pipeline_num_layers {first} and "
+            f"decoder_last_pipeline_num_layers {last} leave {left} of {model.layers} layers to "
+            f"{max(0, middle)} stages",
+            "Use smaller numbers.",
+        )
     counts = [left // middle + (n < left % middle) for n in range(middle)] if middle > 0 else []
     whole = ([first] if first else []) + counts + ([last] if last else [])
     return replace(model, stage_layers=tuple(whole))

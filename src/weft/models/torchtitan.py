@@ -10,7 +10,7 @@ from weft.hardware.files import read_toml
 from weft.models.imported import Imported, Keys, not_understood
 from weft.models.transformer import Transformer
 from weft.models.zoo import MODELS
-from weft.units import file_name
+from weft.units import digits, file_name
 
 # Flavors that torchtitan's model registry has, by the names of the zoo.
 FLAVORS = {
@@ -156,11 +156,11 @@ def _pipelined(layout: Keys, model: Transformer) -> tuple[Transformer, list[str]
 
 def _recomputed(how: Keys, model: Transformer) -> Transformer:
     mode = str(how.get("mode", "selective"))
-    option = str(how.get("selective_ac_option", "2"))
+    every = digits(str(how.get("selective_ac_option", "2")))
     if mode == "full":
         return replace(model, recompute="full")
-    if mode == "selective" and option.isdecimal():  # every n-th layer
-        layers = -(-model.layers // model.pp // model.interleave // max(1, int(option)))
+    if mode == "selective" and every is not None:  # every n-th layer
+        layers = -(-model.layers // model.pp // model.interleave // max(1, every))
         return replace(model, recompute="full", recompute_layers=max(1, layers))
     return replace(model, recompute="selective_op" if mode == "selective" else "none")
 

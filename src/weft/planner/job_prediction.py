@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.models.folding import MANY_OPS, Folding, ops_of
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
 from weft.planner.predict import check_memory, predict, step_range
 from weft.planner.prices import Prices, default_library
 from weft.planner.spreading import shortened_job
@@ -39,6 +40,9 @@ def predict_job(
     """
     prices = prices or Prices(platform, default_library(platform))
     model, software = job.model, job.software
+    if isinstance(model, Transformer) and not anyway:
+        # before any op is written: a step that is far too large has too many of them
+        check_memory(job.name, fullest_memory(model, Layout(model, job.num_ranks)), platform)
     on_cores = platform.require_device().is_core
     most = _BRIEF_OPS if brief else MANY_OPS
     few = not isinstance(model, Transformer) or ops_of(model, job.num_ranks) <= most
@@ -54,8 +58,6 @@ def predict_job(
         )
     folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software, brief)
     graph = folding.graph(model.pp if brief else 0)
-    if not anyway:
-        check_memory(graph.name, graph.memory, platform)
     found = predict(graph, platform, host=host, anyway=True, prices=prices, ranged=False)
     if not ranged:
         return found

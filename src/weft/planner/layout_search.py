@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import NoPlanError, UsageError
-from weft.hardware.dtypes import item_bytes
+from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
@@ -286,7 +286,8 @@ class LayoutSearch:
                 for cp in self._values("cp", _powers(8) if model.seq >= _LONG else [1]):
                     if ranks % (tp * pp * cp):
                         continue
-                    shaped = replace(model, tp=tp, pp=pp, cp=cp, sp=tp > 1, dp=0, fsdp=False)
+                    sp, dp = self._value("sp", tp > 1), self._value("dp", 0)
+                    shaped = replace(model, tp=tp, pp=pp, cp=cp, sp=sp, dp=dp, fsdp=False)
                     yield from self._details(shaped)
 
     def _details(self, model: Transformer) -> Iterator[Transformer]:
@@ -294,11 +295,12 @@ class LayoutSearch:
         experts = _powers(min(model.experts, 64)) if model.experts else [1]
         for interleave in self._values("interleave", chunks):
             for ep in self._values("ep", experts):
+                ends = _counts_ends(model.layers, model.pp * interleave)
                 for zero in self._stages_of_zero(model):
                     for micro in self._values("micro_batch", list(_MICRO)):
                         yield replace(
                             model,
-                            count_ends=_counts_ends(model.layers, model.pp * interleave),
+                            count_ends=self._value("count_ends", ends),
                             interleave=interleave,
                             ep=ep,
                             zero=zero,
@@ -307,6 +309,9 @@ class LayoutSearch:
 
     def _values(self, key: str, tried: list[Any]) -> list[Any]:
         return [getattr(self.job.model, key)] if key in self.given else tried
+
+    def _value(self, key: str, implied: Any) -> Any:
+        return getattr(self.job.model, key) if key in self.given else implied
 
     def _stages_of_zero(self, model: Transformer) -> list[int]:
         """Return what ZeRO shares out; a job that asks for FSDP asks for stage 3."""
@@ -321,7 +326,7 @@ class LayoutSearch:
     def estimate(self, model: Transformer, prices: Prices) -> float:
         """Return about how long a step takes, to rank layouts by."""
         layout = Layout(model, self.platform.num_ranks)
-        each = self._pass_times(model, prices)
+        each = self._pass_times(replace(model, micro_batch=layout.micro), prices)
         layers = [
             sum(len(layout.chunks[position]) for position in layout.positions(stage))
             for stage in range(model.pp)
@@ -373,8 +378,10 @@ class LayoutSearch:
             alone = replace(
                 model,
                 pp=1,
+                dp=0,
                 interleave=1,
                 zero=model.zero if sharded else 0,
+                shard=model.shard if sharded else 0,
                 stage_layers=(),
                 dense_layers=0,
                 count_ends=False,
@@ -413,10 +420,15 @@ def _settings(model: Any) -> dict[str, Any]:
 
 def _least_bytes(model: Transformer, ranks: int) -> float:
     """Return what weights and gradients of a rank take at the least, whatever else is kept."""
-    shares = model.tp * model.pp * (ranks // (model.tp * model.pp) if model.zero == 3 else 1)
+    shares = model.tp * model.pp
+    replicas, zero = ranks // shares, model.zero_stage
+    each = item_bytes(model.dtype) / (replicas if zero == 3 else 1)
+    if model.trains_weights:
+        gradient = item_bytes(model.grad_dtype or output_dtype(model.dtype))
+        each += gradient / (replicas if zero >= 2 else 1)
     experts = max(1, model.ep) if model.experts else 1
     # A lower bound, cheap enough to skip the memory model for layouts that cannot fit.
-    return 2 * item_bytes(model.dtype) * model.parameters / shares / experts
+    return each * model.parameters / shares / experts
 
 
 def _powers(most: int) -> list[int]:

@@ -14,6 +14,7 @@ from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import fullest_memory
 from weft.planner.predict import check_memory
+from weft.units import digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,13 +117,13 @@ def _transformer_layouts(
     num_ranks: int, node_size: int, given: Mapping[str, str]
 ) -> Iterator[Settings]:
     """Split tensors among more and more ranks of a node; ``tp`` and ``pp`` stay as given."""
-    stages = int(given["pp"]) if given.get("pp", "").isdecimal() else 1
-    fixed = int(given["tp"]) if given.get("tp", "").isdecimal() else 0
+    stages = digits(given.get("pp", "")) or 1
+    fixed = digits(given.get("tp", "")) or 0
     tp = fixed or 1
     while tp <= (fixed or node_size) and num_ranks % (tp * stages) == 0:
         replicas = num_ranks // tp // stages
         batch = {"batch": str(replicas)}
-        if given.get("batch", "").isdecimal() and int(given["batch"]) > replicas:
+        if (digits(given.get("batch", "")) or 0) > replicas:
             batch |= {"micro_batch": "1"}  # gradients of several accumulate
         split = {"tp": str(tp)} if tp > 1 else {}
         yield batch | split

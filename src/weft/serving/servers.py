@@ -108,9 +108,9 @@ def find_server(name: str, version: str = "") -> Server:
     name, _, given = name.partition("@")
     if name not in SERVERS:
         raise UnknownNameError(f"unknown server {name!r}", nearest(name, tuple(SERVERS)))
-    if given and not given[0].isdigit():
+    if given and not re.match(r"[0-9]{1,9}(\.|$)", given):
         raise UsageError(f"--server: {given!r} is not a version", f"Use {name}@0.12, say.")
-    asked = tuple(int(number) for number in re.findall(r"\d+", version or given)[:3])
+    asked = tuple(int(number) for number in re.findall(r"[0-9]{1,9}", version or given)[:3])
     if not asked:
         return SERVERS[name]
     return [each for each in _TABLE if each.name == name and each.since <= asked][-1]

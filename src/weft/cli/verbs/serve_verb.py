@@ -11,7 +11,7 @@ from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, print_written, track, write
 from weft.errors import UsageError
 from weft.report.text import Column, print_table
-from weft.units import format_size, format_time, parse_sizes, parse_time
+from weft.units import digits, format_size, format_time, parse_sizes, parse_time
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -259,7 +259,7 @@ def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list
     found = []
     for name, text in (("--prefill", prefill), ("--decode", decode)):
         parts = (text or "").split("x")
-        if len(parts) != 2 or not all(part.isdigit() and int(part) for part in parts):
+        if len(parts) != 2 or not all(digits(part) for part in parts):
             raise UsageError(
                 f"{name}: expected workers x ranks of each (got {text})",
                 "Use both, as in --prefill 4x1 --decode 2x4.",

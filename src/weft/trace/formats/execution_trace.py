@@ -21,7 +21,7 @@ from weft.errors import FormatError
 from weft.trace.formats.file_pieces import FilePieces
 from weft.trace.formats.graph import DAMAGED, Graph, GraphNode
 from weft.trace.trace import EventKind, Trace, whole_number
-from weft.units import file_name
+from weft.units import digits, file_name
 
 # Attributes of schema 1.1 by their profiler names.
 _COLLECTIVE = {
@@ -109,7 +109,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    found = digits(value) if isinstance(value, str) else None
+    return value if found is None else found
 
 
 _AHEAD = 16  # operators that one of the two may lack
