@@ -37,6 +37,15 @@ def test_equal_traces_do_not_differ(tmp_path, capsys):
     assert all(row["difference"] == 0 for row in whole["results"])
 
 
+def test_folders_and_patterns_of_traces_are_sides(tmp_path, capsys):
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+        written(tmp_path / side / "rank0.json", exposed_steps())
+    sides = [str(tmp_path / "before"), str(tmp_path / "after" / "rank*.json")]
+    assert main(["diff", *sides, "--json"]) == 0
+    assert all(row["difference"] == 0 for row in json.loads(capsys.readouterr().out)["results"])
+
+
 def test_a_page_has_both_timelines(tmp_path, capsys):
     page = tmp_path / "diff.html"
     assert main(["diff", "gpt2@h100-8", "gpt2@a100-8", *SMALL, "-o", str(page)]) == 0

@@ -57,6 +57,12 @@ def test_the_error_of_the_replay_stands_in_the_first_line(capsys, trace):
     assert "assuming" in out.out
 
 
+def test_no_gain_is_written_as_minus_zero(capsys, trace):
+    _, out = called(capsys, trace)
+    assert "+0.0%" in out.out
+    assert "-0.0%" not in out.out
+
+
 def test_the_changed_timeline_is_written_for_perfetto(capsys, trace, tmp_path):
     target = tmp_path / "out.json"
     assert called(capsys, trace, "--strategy", "no-waiting", "-o", target)[0] == 0

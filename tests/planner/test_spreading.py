@@ -112,6 +112,18 @@ def test_a_configuration_of_another_program_gets_what_makes_it_fit(tmp_path):
     assert graph.num_ranks == 8
 
 
+def test_the_folder_of_a_model_is_its_configuration(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["llama-3-8b"]))
+    graph, added = spread(str(tmp_path), H100, {"batch": "64"})
+    assert added == {"micro_batch": "1", "fsdp": "true"}
+    assert graph.name == tmp_path.name
+
+
+def test_a_batch_that_is_too_small_does_not_hide_that_no_layout_fits():
+    with pytest.raises(NoPlanError, match=r"32 data-parallel ranks .* with --set .* needs .* GiB"):
+        spread("deepseek-v3", platform("h100-8x4"))
+
+
 def test_a_file_that_takes_its_model_from_a_setting_gets_what_makes_it_fit(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"train_batch_size": 8, "bf16": {"enabled": True}}))

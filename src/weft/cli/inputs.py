@@ -141,10 +141,9 @@ def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "list[Trace
 
     A graph without times is returned as such: any number of ranks may run it.
     """
-    several = Path(spec).is_dir() or (has_magic(spec) and not Path(spec).exists())
-    if spec.endswith(RECORDED) and not several and not Path(spec).exists():
+    if spec.endswith(RECORDED) and not _is_several(spec) and not Path(spec).exists():
         raise FormatError(f"there is no file {spec}", "Name a workload, or a file that exists.")
-    if not several and not is_trace(spec):
+    if not is_recorded(spec):
         return []
     from weft.trace.formats.graph import Graph
     from weft.trace.formats.reading import read_file
@@ -167,8 +166,22 @@ def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "list[Trace
     ]
 
 
-def is_trace(spec: str) -> bool:
-    """Return whether a file is a recorded step; a workload file identifies itself at its start."""
+def _is_several(spec: str) -> bool:
+    """Return whether a word names a folder of traces or a pattern of files."""
+    if Path(spec).is_dir():
+        from weft.models.named import configuration_of
+
+        return configuration_of(spec) == spec  # else the folder of a model
+    return (has_magic(spec) and not Path(spec).exists())
+
+
+def is_recorded(spec: str) -> bool:
+    """Return whether a word names traces: a folder, a pattern, or a file that is no workload.
+
+    A workload file identifies itself at its start.
+    """
+    if _is_several(spec):
+        return True
     path = Path(spec)
     if not spec.endswith(RECORDED) or not path.is_file():
         return False

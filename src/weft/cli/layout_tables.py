@@ -84,12 +84,10 @@ def print_layouts(
         f"{format_time(best['seconds'])} a step, predicted ({format_time(best['low'])} to "
         f"{format_time(best['high'])})"
     )
-    print(f"{search.num_layouts} layouts divide, {search.num_fitting} fit; the best, predicted:")
-    if search.num_open:
-        print_wrapped(
-            f"{search.num_open} more may be as fast as these and were not predicted; settle some "
-            "settings with --set to look at them"
-        )
+    print_wrapped(
+        f"{search.num_layouts} layouts divide the ranks, {search.num_fitting} fit into memory; "
+        "the best, predicted:"
+    )
     columns = [
         Column("layout", "layout", right=False, style="bold"),
         Column("seconds", "step", format_time),
@@ -101,6 +99,11 @@ def print_layouts(
     if "cost_per_million_tokens" in best:
         columns.append(Column("cost_per_million_tokens", "cost/M tokens", "{:,.3g}".format))
     print_table(columns, [row | {"layout": _words(row["settings"])} for row in rows])
+    if search.num_open:
+        print_wrapped(
+            f"{search.num_open} more layouts may be as fast as these, but were not predicted; fix "
+            "some settings with --set to narrow the search"
+        )
     if len(found) > 1:
         print_wrapped(f"against the second: {difference(found[0], found[1])}")
     own = search.own()

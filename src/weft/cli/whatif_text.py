@@ -14,7 +14,7 @@ def print_answer(answer: Answer) -> None:
     title = names[0] if len(names) == 1 else f"{len(names)} ranks, {names[0]} .. {names[-1]}"
     print_wrapped(
         f"{title}: a step of {format_time(answer.measured_step)} measured, "
-        f"{format_time(answer.replayed_step)} replayed ({answer.replay_error:+.1%})"
+        f"{format_time(answer.replayed_step)} replayed ({_gain(answer.replay_error)})"
     )
     if answer.doubt:
         print_wrapped(f"  unreliable: {answer.doubt}; the changes below may be as inaccurate", "  ")
@@ -28,12 +28,11 @@ def print_answer(answer: Answer) -> None:
             Column("name", "predicted with", right=False, style="bold"),
             Column("step", "step", format_time),
             Column("range", "from .. to", optional=True),
-            Column("gain", "saves", "{:+.1%}".format),
+            Column("gain", "saves", _gain),
             Column("bar", "", right=False, style="cyan", optional=True),
             Column("why", "assuming", right=False),
         ]
         print_table(columns, rows)
-    print()
 
 
 def _print_steps(answer: Answer) -> None:
@@ -42,6 +41,11 @@ def _print_steps(answer: Answer) -> None:
     middle, most = errors_of(answer.replays)
     what = "steps, each put together from the others" if answer.rank is not None else "ranks"
     print(f"  {len(answer.replays)} {what}: median error {middle:.1%}, largest {most:.1%}")
+
+
+def _gain(share: float) -> str:
+    """Format a fraction with its sign; zero is never negative."""
+    return f"{round(share, 3) + 0.0:+.1%}"
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Platform:
     def __post_init__(self) -> None:
         if self.num_ranks > MOST_RANKS:
             raise PlatformError(
-                f"{self.name} has more than {MOST_RANKS} ranks, the most that weft looks at",
+                f"{self.name} has more than {MOST_RANKS} ranks, the maximum",
                 "Use smaller levels or fewer of them.",
             )
 

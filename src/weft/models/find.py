@@ -11,7 +11,7 @@ from typing import Any
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.models.importers import format_of
 from weft.models.job import Job
-from weft.models.named import generate, job_of
+from weft.models.named import configuration_of, generate, job_of
 from weft.step.matching import split_classes
 from weft.step.step_graph import StepGraph
 
@@ -49,8 +49,8 @@ _LARGEST = 1 << 20  # bytes of a configuration; files that are longer were recor
 
 
 def is_configuration(spec: str) -> bool:
-    """Return whether a .json file is another program's configuration of a model or job."""
-    path = Path(spec)
+    """Return whether a .json file, or the folder of a model, is another program's configuration."""
+    path = Path(configuration_of(spec))
     if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
         return False
     try:

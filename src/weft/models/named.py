@@ -72,11 +72,18 @@ def job_of(name: str, num_ranks: int, settings: Mapping[str, str] | None = None)
     stack = given.pop("stack", "")
     if stack:
         stack_named(stack)  # raises for an unknown name before any file is read
+    name = configuration_of(name)
     if name.endswith(SUFFIXES):
         found = _from_file(Path(name), num_ranks, given)
     else:
         found = Job(name, changed(name, model_named(name), given), num_ranks)
     return replace(found, stack=stack or found.stack)
+
+
+def configuration_of(name: str) -> str:
+    """Return the configuration in a folder as Hugging Face saves a model; other names as is."""
+    inside = Path(name) / "config.json"
+    return str(inside) if inside.is_file() else name
 
 
 def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:

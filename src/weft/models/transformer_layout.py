@@ -42,9 +42,8 @@ class Layout:
         )
         if num_ranks % inner:
             raise UsageError(
-                f"{num_ranks} ranks do not divide into {named}",
-                f"Use --ranks {-(-num_ranks // inner) * inner}, or degrees whose product divides "
-                f"{num_ranks}.",
+                f"{num_ranks} ranks do not divide into {named} = {inner}",
+                f"Use degrees whose product divides {num_ranks}.",
             )
         self.dp = num_ranks // inner
         if model.dp not in (0, self.dp):
@@ -254,7 +253,7 @@ def _chunks(model: Transformer) -> list[range]:
 
 def _divisors(key: str, size: int) -> str:
     known = [n for n in range(1, min(size, 1024) + 1) if size % n == 0]
-    return f"Use --set {key}= one of {', '.join(map(str, known))}."
+    return f"Use --set {key}=N, N one of {', '.join(map(str, known))}."
 
 
 def split(total: int, parts: int) -> list[int]:

@@ -45,12 +45,17 @@ def spread(
     except (UsageError, NoPlanError) as first:
         if spec not in workload_names() and not is_configuration(spec):
             raise
+        larger: NoPlanError | None = None
         for added in _layouts(spec, platform, given):
             try:
                 return _fitting(spec, platform, given | added, anyway=anyway), added
-            except (UsageError, NoPlanError):
+            except UsageError:
                 continue
-        raise first from None
+            except NoPlanError as error:
+                tried = " ".join(f"--set {key}={value}" for key, value in added.items())
+                larger = NoPlanError(f"{first.args[0]}; with {tried}, {error.args[0]}", error.hint)
+        # A batch that is too small hides that no batch fits: say both.
+        raise larger if larger and isinstance(first, UsageError) else first from None
 
 
 def why_spread(spec: str, platform: Platform, settings: Mapping[str, str]) -> str:

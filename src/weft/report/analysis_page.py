@@ -143,12 +143,12 @@ def _first(analysis: Analysis) -> Section:
     count = len(analysis.advice)
     if not count:
         return Section(
-            "What to do first", "Nothing stands out that would save a hundredth of a step."
+            "What to do first", "No change would save more than 1 % of a step."
         )
     title = "What to do first"
     text = (
-        "Most promising first. A replayed gain is what weft whatif says that the step saves; a "
-        "bound is what the step loses, and at most that can be won."
+        "Most promising first. A replayed gain was simulated, as by weft whatif; a bound is the "
+        "time that a step loses, the most that could be saved."
     )
     items = "".join(map(_advice, analysis.advice))
     return Section(title, text, drawings=[f'<ol class="first">{items}</ol>'])

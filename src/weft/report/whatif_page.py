@@ -54,7 +54,7 @@ def _lead(answer: Answer) -> str:
         lead += f" Unreliable: {answer.doubt}."
     if best is None or best.gain <= 0:
         return f"{lead} No change that was tried makes it shorter."
-    return f"{lead} Most would be saved by {best.name}, {percent(best.gain)}: {best.why}."
+    return f"{lead} {best.name} saves most, {saved(best.gain)}: {best.why}."
 
 
 def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
@@ -65,7 +65,7 @@ def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
         ("Error of the replay", percent(answer.replay_error), "an indication of the accuracy"),
     ]
     if best is not None:
-        found.append((f"With {best.name}", format_time(best.step), f"saves {percent(best.gain)}"))
+        found.append((f"With {best.name}", format_time(best.step), f"saves {saved(best.gain)}"))
     return found
 
 
@@ -119,6 +119,15 @@ def _changes(answer: Answer, of: str) -> Section:
         fold="Every change with its range and its assumption",
         unfolded=True,
     )
+
+
+def saved(share: float) -> str:
+    """Format a gain; zero is never negative.
+
+    >>> saved(0.535)
+    '53.5 %'
+    """
+    return f"{round(100 * share, 1) + 0.0:.1f} %"
 
 
 def percent(share: float) -> str:

@@ -216,7 +216,7 @@ def _no_host(model: ReplayModel, name: str) -> Change:
     def edit(op: Op) -> Op:
         return replace(op, host=LEAST if op.name == MARK and op.kind == "host" else 0.0)
 
-    why = "the host takes no time, as with one graph for the step: a bound"
+    why = "the host takes no time, as with one CUDA graph for the step: a bound"
     return Change(name, why, model.engine_of(model.edited(edit)).run())
 
 
@@ -225,7 +225,7 @@ def _no_launching(model: ReplayModel, name: str) -> Change:
         around = op.kind == "host" and op.name in (MARK, INPUT)
         return op if around else replace(op, host=0.0)
 
-    why = "launching takes no time, as with one graph for the step; its input is prepared as it was"
+    why = "launching takes no time, as with one CUDA graph for the step; its input is prepared as it was"
     return Change(name, why, model.engine_of(model.edited(edit)).run())
 
 

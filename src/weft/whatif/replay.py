@@ -64,7 +64,7 @@ def recorded_steps(ranked: RankTrace) -> list[RecordedStep]:
     trace, steps = ranked.trace, calls_of(ranked.trace)
     if not steps:
         raise FormatError(
-            f"{trace.path!r} has no work of a GPU that its host launched, so nothing to replay.",
+            f"nothing to replay: {trace.path!r} has no GPU work with a recorded launch",
             "Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
         )
     known = {each.row: each for each in ranked.collectives}

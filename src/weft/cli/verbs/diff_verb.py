@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.inputs import RECORDED, On, Ranks, Settings, is_trace, machine_of, settings_of
+from weft.cli.inputs import RECORDED, On, Ranks, Settings, is_recorded, machine_of, settings_of
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.errors import FormatError, UsageError
@@ -51,7 +51,7 @@ def diff(
     if planned:
         before, after = _planned(steps[0], on, ranks, given)
     else:
-        shapes = all(map(is_trace, steps))
+        shapes = all(map(is_recorded, steps))
         before, after = (
             _side(step, on, ranks, given, by_op=not kernels, shapes=shapes) for step in steps
         )
@@ -102,7 +102,7 @@ def _side(
     from weft.timeline.step_diff import StepSide
     from weft.timeline.step_profile import StepProfile
 
-    if is_trace(step):
+    if is_recorded(step):
         from weft.trace import analyze
         from weft.trace.analysis.trace_profile import side_of
 
@@ -126,7 +126,7 @@ def _planned(
     from weft.timeline.step_diff import StepSide
     from weft.timeline.step_profile import StepProfile
 
-    if is_trace(step):
+    if is_recorded(step):
         raise UsageError(
             f"--planned: {step} is a trace (expected a workload)",
             "Use weft plan for the plan of a trace, weft whatif for its timelines.",

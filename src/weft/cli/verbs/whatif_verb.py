@@ -60,7 +60,9 @@ def whatif(
     else:
         from weft.cli.whatif_text import print_answer
 
-        for answer in answers:
+        for number, answer in enumerate(answers):
+            if number:
+                print()
             print_answer(answer)
     print_written(note, quiet=json)
 

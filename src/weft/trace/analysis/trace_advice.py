@@ -53,6 +53,7 @@ WORTH = 0.01  # fraction of a step: smaller losses are not reported
 _LEAST = 0.001  # fraction of a step: smaller losses are not replayed
 _SHOWN = 3
 _FAR = 0.7  # fraction of the link's bandwidth: less is slow
+_SEEN_IDLE = 1e-4  # seconds of idle time below which a sentence does not mention it
 _BUSY = 0.8  # fraction of a step: beyond this only faster kernels help
 _LISTED = 4  # families of kernels
 _NO_SYNC = "no-sync"
@@ -173,10 +174,10 @@ def _waiting(job: _Job) -> Iterator[Loss]:
     else:
         yield job.loss(
             rank,
-            "Record all ranks: this one waits for others",
+            "Record all ranks, and find out which one this rank waits for",
             gain,
-            f"about {format_time(gain)} of a step is spent in collectives beyond what the link "
-            f"needs for their bytes ({rank.basis})",
+            f"collectives take about {format_time(gain)} of a step longer than the links need for "
+            f"their bytes ({rank.basis})",
             _BALANCE,
             "no-waiting",
         )
@@ -391,12 +392,15 @@ def _syncs(job: _Job) -> Iterator[Loss]:
     gain, rank = job.most(lambda r: _idle(r, (SYNC,)))
     if not any(map(_waits, rank.trace.names)):
         return
+    why = f"the host waits for its GPU{job.where(rank)}, and kernels that it launches afterwards "
+    why += "start late"
+    if gain >= _SEEN_IDLE:
+        why += f"; the GPU idles {format_time(gain)} of a step until the host goes on"
     yield job.loss(
         rank,
         "Do not wait for the GPU inside the step",
         gain,
-        f"the host waits for its GPU{job.where(rank)}, and kernels that it launches afterwards "
-        f"start late; the GPU idles {format_time(gain)} of a step until the host goes on",
+        why,
         "look for .item(), .cpu(), nonzero, print of a tensor and torch.cuda.synchronize in the "
         "step; copy with non_blocking=True from pinned memory",
         _NO_SYNC,
@@ -467,7 +471,7 @@ def _kernels(job: _Job, longest: float) -> Iterator[Loss]:
     how = _KERNEL_HOW.get(first.what, "look at the longest of them with a kernel profiler")
     found = job.loss(
         rank,
-        f"Spend less time in {first.what}",
+        f"Spend less time in {first.what}{' kernels' * (first.what == ELEMENTWISE)}",
         first.seconds,
         f"the GPU is busy for {100 * rank.busy_share:.0f} % of a step{job.where(rank)}: {listed} "
         "of kernel time",
