@@ -98,6 +98,22 @@ def test_collectives_wait_for_ranks_that_have_not_reported_them():
     assert joiner.window(1.0, 1.0).ranks[0].num_collectives == 1
 
 
+def test_a_window_with_the_collectives_of_two_lasts_as_long_as_they_did():
+    second = 1_000_000_000
+    rows = [(n, n * second, (n + 1) * second, 0, 0) for n in range(5)]
+    joiner = JobJoiner(2, 1.0)
+    for rank in range(2):
+        joiner.add(batch(rank, rows[:1]), 0.0)
+    assert joiner.window(1.0, 1.0).seconds == 1.0
+    joiner.add(batch(0, rows[1:3]), 3.0)  # rank 1 comes late
+    assert joiner.window(3.0, 2.0).ranks[0].num_collectives == 0
+    joiner.add(batch(0, rows[3:]), 5.0)
+    joiner.add(batch(1, rows[1:]), 5.0)
+    found = joiner.window(5.0, 2.0)
+    assert found.seconds == 4.0
+    assert found.ranks[0].moving <= found.seconds
+
+
 def test_a_rank_that_dies_is_silent_and_the_others_go_on():
     joiner = JobJoiner(3, 1.0)
     for rank in range(3):

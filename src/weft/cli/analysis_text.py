@@ -235,7 +235,9 @@ def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
     columns += [Column(name, name, format_time, optional=name in spared) for name in names]
     more = len(rank.steps) - len(rows)
     title = f"Steps{f' of rank {rank.rank}' if several else ''}"
-    title += ": wall on the host, period on the GPU; the other times are of the GPU work that a step launched"
+    title += (
+        ": wall on the host, period on the GPU; the other times are of the GPU work it launched"
+    )
     print()
     print_table(columns, rows, title=title)
     if more > 0:

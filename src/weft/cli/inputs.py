@@ -172,7 +172,7 @@ def _is_several(spec: str) -> bool:
         from weft.models.named import configuration_of
 
         return configuration_of(spec) == spec  # else the folder of a model
-    return (has_magic(spec) and not Path(spec).exists())
+    return has_magic(spec) and not Path(spec).exists()
 
 
 def is_recorded(spec: str) -> bool:

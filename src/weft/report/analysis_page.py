@@ -142,9 +142,7 @@ def _first(analysis: Analysis) -> Section:
     """Return the section with the advice, which comes first."""
     count = len(analysis.advice)
     if not count:
-        return Section(
-            "What to do first", "No change would save more than 1 % of a step."
-        )
+        return Section("What to do first", "No change would save more than 1 % of a step.")
     title = "What to do first"
     text = (
         "Most promising first. A replayed gain was simulated, as by weft whatif; a bound is the "

@@ -45,7 +45,7 @@ def replayed(found: JobAnalysis) -> list[StepAdvice]:
         answers = answers_of(found.job, [*dict.fromkeys(names)], anyway=True)
     except WeftError as error:
         why = str(error).replace(repr(found.ranks[0].file), "the file")
-        return [_bounded(loss.advice, why.rstrip('.')) for loss in lost]
+        return [_bounded(loss.advice, why.rstrip(".")) for loss in lost]
     return [_priced(loss, answers, found) for loss in lost]
 
 

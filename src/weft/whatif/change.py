@@ -225,7 +225,8 @@ def _no_launching(model: ReplayModel, name: str) -> Change:
         around = op.kind == "host" and op.name in (MARK, INPUT)
         return op if around else replace(op, host=0.0)
 
-    why = "launching takes no time, as with one CUDA graph for the step; its input is prepared as it was"
+    why = "launching takes no time, as with one CUDA graph for the step; its input is prepared as "
+    why += "it was"
     return Change(name, why, model.engine_of(model.edited(edit)).run())
 
 

@@ -195,6 +195,7 @@ class JobJoiner:
         self._done: set[int] = set()
         self._steps: dict[int, list[int]] = defaultdict(list)
         self._groups: dict[int, tuple[str, list[int]]] = {}
+        self._joined: dict[int, int] = {}  # nanoseconds: the last end that was joined, by rank
         self._dropped = 0
 
     def add(self, batch: StampBatch, now: float) -> None:
@@ -212,7 +213,11 @@ class JobJoiner:
             self._done.add(batch.rank)
 
     def window(self, now: float, seconds: float) -> JobWindow:
-        """Join what all ranks have stamped since the last window."""
+        """Join what all ranks have stamped since the last window, ``seconds`` ago.
+
+        If a batch comes late, the next window has the collectives of two: its seconds are then
+        those that they cover.
+        """
         silent = {
             rank: now - heard
             for rank, heard in self._heard.items()
@@ -234,6 +239,10 @@ class JobJoiner:
             for late, waited in found.waiting_for():
                 sums[late]["cost"] += waited
         for rank, done in used.items():
+            if done.any():
+                newest = int(self._pending[rank]["end"][done].max())
+                covered = (newest - self._joined.get(rank, newest)) * 1e-9
+                seconds, self._joined[rank] = max(seconds, covered), newest
             self._pending[rank] = self._pending[rank][~done]
         made = [self._rank(rank, sums[rank], silent.get(rank, 0.0)) for rank in sorted(self._heard)]
         dropped, self._dropped = self._dropped, 0
