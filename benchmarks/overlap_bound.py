@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from weft.gpu.overlap_order import OverlapGraph
+    from weft.gpu.overlap_graph import OverlapGraph
 
 
 def exposed_bound(graph: OverlapGraph) -> float:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from weft.gpu.overlap_order import OverlapReplay
+    from weft.gpu.overlap_graph import OverlapReplay
 
 _VIEWS = frozenset(
     (

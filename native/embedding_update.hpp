@@ -70,7 +70,7 @@ class Uses {
   [[nodiscard]] Range of(std::size_t n) const noexcept { return {firsts_[n], firsts_[n + 1]}; }
 
  private:
-  static constexpr std::size_t kDigit = 11;
+  static constexpr std::size_t kDigit = 11;  // bits: 32 in three passes, with counters of 8 KiB
 
   void collect(const Shard& shard, const Bags& bags) {
     uses_.resize(bags.num_indices);

@@ -95,7 +95,7 @@ class Progress {
   };
 
   static constexpr double kNever = std::numeric_limits<double>::infinity();
-  static constexpr double kEpsilon = 1e-7;
+  static constexpr double kEpsilon = 1e-7;  // of a tile: rounding must not add a wave
 
   void sort() {
     std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.free < b.free; });

@@ -26,7 +26,7 @@ namespace weft {
 inline constexpr std::uint8_t kChangesNumber = 7;  // after the last CodecNumber
 inline constexpr std::size_t kChangesBlock = 32768;
 inline constexpr std::size_t kChangesGroup = 32;   // words that are compared at once
-inline constexpr std::uint8_t kLongGap = 255;
+inline constexpr std::uint8_t kLongGap = 255;  // unchanged words; the gap goes on in the next byte
 inline constexpr std::int8_t kWideDifference = -128;
 
 struct ChangesHead {

@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.triton_targets import compiled, target_of
 from weft.compress import triton_codecs as codecs
+from weft.compress import triton_pack_kernels as pack
 
 POINTERS = {
     "source": "*i32",
@@ -16,12 +17,12 @@ POINTERS = {
 }
 POINTERS |= {"out": "*u8", "payload": "*u8", "length": "i64"}
 KERNELS: tuple[tuple[Any, dict[str, Any], dict[str, str]], ...] = (
-    (codecs.compact_kernel, {"kind": 0}, {}),
-    (codecs.window_kernel, {"kind": 1}, {}),
-    (codecs.write_kernel, {"kind": 0}, {}),
-    (codecs.check_kernel, {"kind": 1}, {}),
-    (codecs.values_kernel, {"kind": 2}, {}),
-    (codecs.spread_kernel, {"kind": 0}, {"out": "*i32"}),
+    (pack.compact_kernel, {"kind": 0}, {}),
+    (pack.window_kernel, {"kind": 1}, {}),
+    (pack.write_kernel, {"kind": 0}, {}),
+    (pack.check_kernel, {"kind": 1}, {}),
+    (pack.values_kernel, {"kind": 2}, {}),
+    (pack.spread_kernel, {"kind": 0}, {"out": "*i32"}),
     (codecs.int8_kernel, {"block": 256, "write": True}, {}),
     (codecs.bf16_kernel, {"block": 1024}, {"out": "*i16"}),
     (codecs.bf16_decode_kernel, {"block": 1024}, {"source": "*i16", "out": "*i32"}),

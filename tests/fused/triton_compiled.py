@@ -13,7 +13,7 @@ import triton.language as tl
 from tests.fused.compiled_code import Isa, parse_kernel
 from tests.triton_targets import compiled, target_of
 from weft.fused import triton_kernels as kernels
-from weft.fused.triton_launch import GEMM_CONFIGS, GEMV_CONFIGS, embedding_configs
+from weft.fused.triton_configs import GEMM_CONFIGS, GEMV_CONFIGS, embedding_configs
 
 DIMS = (32, 48, 64, 128, 256, 512)
 TYPES = {

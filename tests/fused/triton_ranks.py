@@ -19,8 +19,10 @@ from torch.multiprocessing.spawn import spawn
 from triton._C.libtriton.ir import MEM_SEMANTIC
 from triton.runtime.interpreter import InterpreterBuilder
 
+from weft.fused import triton_configs as configs
 from weft.fused import triton_launch as launch
-from weft.fused.triton_launch import RowSegment, SharedFileMemory, TableRows
+from weft.fused.torch_symmetric_tensors import SharedFileMemory
+from weft.fused.triton_launch import RowSegment, TableRows
 
 RANKS = 3
 MAX_POLLS = 10**6  # polls; one takes tens of microseconds here
@@ -95,7 +97,7 @@ def embedding(of: Lookups, rank: int, folder: Path, epochs: int) -> None:
     for epoch in range(epochs):
         operator.output.fill_(torch.nan)
         tables = bags(of, rank, epoch)
-        config = launch.EmbeddingConfig(bags=(4, 2, 1)[epoch % 3], unroll=1 + epoch % 3)
+        config = configs.EmbeddingConfig(bags=(4, 2, 1)[epoch % 3], unroll=1 + epoch % 3)
         operator.launch(tables, config=config, max_polls=MAX_POLLS)
         for part in range(operator.num_slices):
             operator.finish_slice(part, holders, max_polls=MAX_POLLS)
@@ -107,7 +109,7 @@ def embedding(of: Lookups, rank: int, folder: Path, epochs: int) -> None:
 def gemv(rank: int, folder: Path, epochs: int, features: int = 11) -> None:
     tokens, columns = 2, 10  # 22 rows on 3 ranks: a remainder
     memory = SharedFileMemory(folder, rank, RANKS)
-    config = launch.GemvConfig(block_rows=4, block_columns=8)
+    config = configs.GemvConfig(block_rows=4, block_columns=8)
     first = LAST - epochs // 2
     operator = launch.GemvAllReduceOperator(memory, tokens, features, config=config, epoch=first)
 
@@ -127,7 +129,7 @@ def gemv(rank: int, folder: Path, epochs: int, features: int = 11) -> None:
 def gemm(rank: int, folder: Path, epochs: int) -> None:
     columns, inner, experts = 24, 20, 2
     memory = SharedFileMemory(folder, rank, RANKS)
-    config = launch.GemmConfig(block_m=16, block_n=16, block_k=16)
+    config = configs.GemmConfig(block_m=16, block_n=16, block_k=16)
     first = LAST - epochs // 2
     operator = launch.GemmAllToAllOperator(
         memory, 200, columns, torch.float32, slices=2, epoch=first

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from benchmarks.overlap_bound import exposed_bound
-from weft.gpu.overlap_order import OrderPolicy, OverlapGraph, OverlapNode, best_order, ordered
+from weft.gpu.overlap_graph import OverlapGraph, OverlapNode
+from weft.gpu.overlap_order import OrderPolicy, best_order, ordered
 
 MIB = 1 << 20
 

@@ -32,8 +32,9 @@ from weft.schedule import (
 )
 from weft.simulator import simulate
 from weft.timeline import Timeline
+from weft.torch.hosts.linear_order import linear_program
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
-from weft.torch.hosts.nic_queue import (
+from weft.torch.hosts.nic_steps import (
     Inside,
     LinearProgram,
     Post,
@@ -42,7 +43,6 @@ from weft.torch.hosts.nic_queue import (
     Sent,
     Step,
     StepTimes,
-    linear_program,
 )
 
 pytestmark = [pytest.mark.torch]

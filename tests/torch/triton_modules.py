@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from weft.fused.triton_launch import SharedFileMemory
+from weft.fused.torch_symmetric_tensors import SharedFileMemory
 from weft.torch.backend.device_compression import broadcast_encoded
 from weft.torch.embedding.embedding_module import EmbeddingAllToAll
 from weft.torch.embedding.row_gradients import SGD, RowwiseAdagrad

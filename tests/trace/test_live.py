@@ -16,14 +16,13 @@ from weft.trace.live.job_window import (
     KINDS,
     STAMP,
     JobJoiner,
-    JournalReader,
     StampBatch,
-    append_window,
     decode_batch,
     encode_batch,
     group_number,
 )
 from weft.trace.live.prometheus import MetricsServer, metrics_text
+from weft.trace.live.window_journal import JournalReader, append_window
 
 GROUP = group_number("0")
 REDUCE = KINDS.index("all_reduce")

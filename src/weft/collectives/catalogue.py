@@ -93,7 +93,7 @@ KINDS = tuple(BUILDERS)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 SHARED_MEMORY = ("pull", "eager", "staged")  # ranks read the memory of others
-MOST_EAGER = 64
+MOST_EAGER = 64  # ranks: each reads all others, so commands grow with their square
 # Written with a codec after a plus: chain+pack, p2p+int8:64.
 COMPRESSED: dict[str, Callable[..., Schedule]] = {
     "chain": compressed_broadcast.chain,

@@ -7,7 +7,7 @@ from typing import Any
 from weft.compress.frame import Framed, Octets, check_float_dtype
 from weft.errors import CodecError, UsageError
 
-_NUMBER = 33
+_NUMBER = 33  # of the codec in frames: numbers are never reused
 _KINDS = ("lz4", "zstd")  # the index is the parameter stored in the frame
 _HOLDS = slice(4, 8)  # offset of the decoded size in a payload (blosc2.h, BLOSC2_CHUNK_NBYTES)
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -10,8 +10,8 @@ from weft.compress.frame import Framed, Octets, check_float_dtype
 from weft.errors import CodecError, UsageError
 from weft.units import digits
 
-_NUMBER = 32
-_USUAL = 16
+_NUMBER = 32  # of the codec in frames: numbers are never reused
+_USUAL = 16  # bits of a value
 _HEAD = 12  # bytes: magic, 52 bits of type and shape, 12 bits of mode (zfp.h, ZFP_HEADER_FULL)
 
 

@@ -38,20 +38,22 @@ MESSAGES = ("send", "recv", "all_to_all", "gather", "scatter")
 class Protocol(NamedTuple):
     """What a protocol costs: seconds to enter, of a step over NVLink and over the network.
 
-    ``rate`` is the share of the bus rate that it reaches. None: it is a coefficient.
+    ``rate`` is the share of the bus rate that it reaches, ``rate_alone`` that of nodes of one GPU
+    where it differs. None: it is a coefficient.
     """
 
     entry: float | None
     inside: float
     between: float | None
     rate: float
+    rate_alone: float | None = None
 
 
 # Seconds and shares of NCCL's tuning model. LL sends a flag with every 4 bytes, LL128 with every
 # 120; LL128 between GPUs that share no node loses more (0.7).
 _RINGS = (
     Protocol(6.6e-6, 0.6e-6, 2.7e-6, 0.25),
-    Protocol(14e-6, 1.9e-6, 4.0e-6, 0.92),
+    Protocol(14e-6, 1.9e-6, 4.0e-6, 0.92, rate_alone=0.7),
     Protocol(None, 3.4e-6, None, 1.0),
 )
 _TREES = (
@@ -59,7 +61,6 @@ _TREES = (
     Protocol(14e-6, 1.25e-6, 8.5e-6, 0.86),
     Protocol(8.4e-6, 4.0e-6, 14e-6, 0.92),
 )
-_ALONE_LL128 = 0.7
 # A broadcast or a reduction to one rank goes along the ring as a chain: it ends when its first
 # piece has passed every rank. Seconds of one rank, fitted to the ZeRO-1 steps of InternEvo on 16 to
 # 1,024 A100, whose owners broadcast their weights (its train_performance.md, @c628a8c87411).
@@ -120,7 +121,7 @@ def _ring(
     for protocol in _RINGS:
         entry = coefficients["entry"] if protocol.entry is None else protocol.entry
         hop = coefficients["hop"] if protocol.between is None else protocol.between
-        share = _ALONE_LL128 if protocol.rate == 0.92 and network.gpus == 1 else protocol.rate
+        share = (protocol.rate_alone if network.gpus == 1 else None) or protocol.rate
         found.append(entry + inside * protocol.inside + between * hop + crossing / (bus * share))
     return min(found)
 

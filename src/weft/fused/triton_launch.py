@@ -9,22 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-import torch.distributed as dist
 import triton
 import triton.language as tl
 
 from weft.errors import RunTimeoutError, UsageError
 from weft.fused import triton_kernels as kernels
+from weft.fused.torch_symmetric_tensors import SymmetricMemory
+from weft.fused.triton_configs import (
+    GEMM_CONFIGS,
+    GEMV_CONFIGS,
+    EmbeddingConfig,
+    GemmConfig,
+    GemvConfig,
+    embedding_configs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from torch.distributed import ProcessGroup
 
 MAX_POLLS = 1 << 24  # polls of a flag: some 10 s at about a microsecond each
 ELEMENTS = {
@@ -32,173 +36,6 @@ ELEMENTS = {
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,
 }
-_TILE = 4096  # elements of rows that a program has under way at once
-_MOST_BAGS = 64  # of an item
-
-
-@dataclass(frozen=True, slots=True)
-class SymmetricTensor:
-    """A buffer that every rank has: the own one, and the address of each."""
-
-    mine: torch.Tensor
-    addresses: torch.Tensor  # int64 on the device
-
-
-class SymmetricMemory(Protocol):
-    """Where buffers that all ranks of a group store into come from."""
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process in the group."""
-
-    @property
-    def num_ranks(self) -> int:
-        """The number of ranks of the group."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the buffers."""
-
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
-        """Return zeros that every rank can store into. Collective."""
-
-
-class TorchSymmetricMemory:
-    """Symmetric memory of torch on CUDA and HIP devices (``torch.distributed._symmetric_memory``).
-
-    Not yet run on hardware: ``weft gpu-check`` runs it. Only the ranks of one NVLink or xGMI domain
-    reach each other's memory; torch raises if they do not.
-    """
-
-    def __init__(self, group: ProcessGroup | None, device: torch.device) -> None:
-        from torch.distributed import distributed_c10d as c10d
-
-        self.group = group if group is not None else c10d._get_default_group()  # noqa: SLF001
-        self.device = device
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process in the group."""
-        return self.group.rank()
-
-    @property
-    def num_ranks(self) -> int:
-        """The number of ranks of the group."""
-        return self.group.size()
-
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
-        """Return zeros that every rank can store into, at addresses of this process."""
-        from torch.distributed import _symmetric_memory as memory
-        from torch.distributed import barrier
-
-        mine = memory.empty(*shape, dtype=dtype, device=self.device)
-        handle = memory.rendezvous(mine, self.group)
-        mine.zero_()
-        addresses = torch.tensor(handle.buffer_ptrs, dtype=torch.int64, device=self.device)
-        barrier(group=self.group)  # nobody stores before all are zero
-        torch.cuda.synchronize(self.device)
-        return SymmetricTensor(mine, addresses)
-
-
-class SharedFileMemory:
-    """Symmetric memory of CPU processes: files of ``folder`` that all ranks of the job map.
-
-    Stands in for that of GPUs. Triton's interpreter stores to addresses of this process, so kernels
-    that write into the memory of other ranks run on it as they do on GPUs, for tests and for
-    ``weft gpu-check`` without a GPU.
-    """
-
-    device = torch.device("cpu")
-
-    def __init__(self, folder: Path, rank: int, num_ranks: int) -> None:
-        folder.mkdir(exist_ok=True)
-        self.folder, self.rank, self.num_ranks = folder, rank, num_ranks
-        self._maps: list[list[np.memmap[tuple[int], np.dtype[np.uint8]]]] = []
-
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
-        """Return zeros that every rank maps."""
-        size = max(int(np.prod(shape)) * dtype.itemsize, 1)
-        maps = []
-        for rank in range(self.num_ranks):
-            path = self.folder / f"{len(self._maps)}-{rank}"
-            with path.open("ab") as file:
-                file.truncate(size)
-            maps.append(np.memmap(path, dtype=np.uint8, mode="r+", shape=(size,)))
-        self._maps.append(maps)  # as long as their addresses are used
-        mine = torch.from_numpy(np.asarray(maps[self.rank])).view(dtype).view(*shape)
-        dist.barrier()
-        return SymmetricTensor(mine, torch.tensor([each.ctypes.data for each in maps]))
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchConfig:
-    """How a kernel is launched: warps of a program, and programs of a compute unit."""
-
-    num_warps: int = 4
-    programs_per_unit: int = 2
-
-    def programs(self, device: torch.device, interpreted: int = 2) -> int:
-        """Return how many programs run at once, all of them resident; a few if interpreted."""
-        if device.type == "cpu":
-            return interpreted
-        # No more programs than fit on the device at once: residents spin on flags, so one that is
-        # scheduled only after they end could never raise what they wait for.
-        units: int = torch.cuda.get_device_properties(device).multi_processor_count
-        return units * self.programs_per_unit
-
-    def options(self) -> dict[str, Any]:
-        """Return the options of a launch; sums are not fused, as on the CPU."""
-        return {"num_warps": self.num_warps, "enable_fp_fusion": False}
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingConfig(LaunchConfig):
-    """Samples of an item, and rows of each of its bags that are loaded together."""
-
-    bags: int = 16
-    unroll: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class GemvConfig(LaunchConfig):
-    """The tile of the matrix that a program loads at once."""
-
-    block_rows: int = 16
-    block_columns: int = 256
-
-
-@dataclass(frozen=True, slots=True)
-class GemmConfig(LaunchConfig):
-    """The tile of a product; a band of ``block_m`` rows is what tiles are counted in."""
-
-    block_m: int = 128
-    block_n: int = 128
-    block_k: int = 32
-
-
-def embedding_configs(dim: int) -> list[EmbeddingConfig]:
-    """Return the configurations to try for tables of up to ``dim`` columns, the usual one first."""
-    usual = max(1, min(_MOST_BAGS, _TILE // triton.next_power_of_2(dim)))
-    found = [EmbeddingConfig(bags=usual, unroll=2)]
-    found += [EmbeddingConfig(bags=max(usual // 2, 1), unroll=unroll) for unroll in (2, 4)]
-    found += [
-        EmbeddingConfig(bags=usual, unroll=1, programs_per_unit=4),
-        EmbeddingConfig(bags=usual, unroll=2, num_warps=8),
-    ]
-    return found
-
-
-GEMV_CONFIGS = (
-    GemvConfig(),
-    GemvConfig(block_rows=8, block_columns=512),
-    GemvConfig(block_rows=4, block_columns=1024),
-    GemvConfig(block_rows=16, block_columns=256, programs_per_unit=4),
-)
-GEMM_CONFIGS = (
-    GemmConfig(programs_per_unit=1, num_warps=8),
-    GemmConfig(block_n=256, programs_per_unit=1, num_warps=8),
-    GemmConfig(block_n=64, programs_per_unit=2),
-)
 
 
 class FusedOperator:

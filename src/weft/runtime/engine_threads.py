@@ -13,8 +13,8 @@ VARIABLE = "WEFT_ENGINES"
 REST = "rest"
 POLICIES = {"other": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_IDLE}
 _MOST = 64  # engines: more than any node has links
-_NICEST = 19
-_LAST_CORE = 1 << 16
+_NICEST = 19  # the lowest priority, nice(2)
+_LAST_CORE = 1 << 16  # Linux on x86-64 is built for 8192 CPUs at most (NR_CPUS)
 
 Cores = Collection[int]  # kept as a frozenset
 

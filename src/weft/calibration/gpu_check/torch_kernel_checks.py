@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weft.calibration.gpu_check.torch_check_device import CheckJob
-    from weft.fused.triton_launch import SymmetricMemory
+    from weft.fused.torch_symmetric_tensors import SymmetricMemory
 
 EPOCHS = 50
 
@@ -61,10 +61,10 @@ def _epochs(job: CheckJob) -> int:
 
 def _memory(job: CheckJob) -> SymmetricMemory:
     if job.device.is_gpu:
-        from weft.fused.triton_launch import TorchSymmetricMemory
+        from weft.fused.torch_symmetric_tensors import TorchSymmetricMemory
 
         return TorchSymmetricMemory(None, job.device.device)
-    from weft.fused.triton_launch import SharedFileMemory
+    from weft.fused.torch_symmetric_tensors import SharedFileMemory
 
     made = [tempfile.mkdtemp() if job.rank == 0 else None]
     dist.broadcast_object_list(made)
@@ -110,7 +110,8 @@ def _pooled(weights: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor)
 
 
 def _gemv(job: CheckJob, memory: SymmetricMemory) -> int:
-    from weft.fused.triton_launch import GemvAllReduceOperator, GemvConfig
+    from weft.fused.triton_configs import GemvConfig
+    from weft.fused.triton_launch import GemvAllReduceOperator
 
     n, device = job.num_ranks, job.device.device
     tokens, features, columns = (4, 4096, 1024) if job.device.is_gpu else (1, 5, 6)
@@ -135,7 +136,8 @@ def _integers(epoch: int, rank: int, *shapes: tuple[int, ...]) -> list[torch.Ten
 
 
 def _gemm(job: CheckJob, memory: SymmetricMemory) -> int:
-    from weft.fused.triton_launch import GemmAllToAllOperator, GemmConfig, RowSegment
+    from weft.fused.triton_configs import GemmConfig
+    from weft.fused.triton_launch import GemmAllToAllOperator, RowSegment
 
     n, me, device = job.num_ranks, job.rank, job.device.device
     rows, columns, inner = (512, 1024, 512) if job.device.is_gpu else (20, 16, 16)

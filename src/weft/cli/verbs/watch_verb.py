@@ -12,7 +12,8 @@ from weft.report.text import Column, page, print_table
 from weft.units import format_time
 
 if TYPE_CHECKING:
-    from weft.trace.live.job_window import JobWindow, JournalReader
+    from weft.trace.live.job_window import JobWindow
+    from weft.trace.live.window_journal import JournalReader
 
 _EVERY = 0.5  # seconds between looks at the journal
 _MOST_RANKS = 16
@@ -41,8 +42,8 @@ def watch(
     json: Json = False,
 ) -> None:
     """Follow the windows that a job with weft.torch.monitor writes."""
-    from weft.trace.live.job_window import JournalReader, newest_journal
     from weft.trace.live.prometheus import MetricsServer
+    from weft.trace.live.window_journal import JournalReader, newest_journal
 
     if seconds is not None and seconds <= 0:
         raise UsageError(f"--for must be > 0 (got {seconds})")

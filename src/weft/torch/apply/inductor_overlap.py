@@ -16,7 +16,8 @@ from torch import fx
 from torch._C._distributed_c10d import _resolve_process_group
 
 from weft.errors import WeftError
-from weft.gpu.overlap_order import OverlapGraph, OverlapNode, best_order
+from weft.gpu.overlap_graph import OverlapGraph, OverlapNode
+from weft.gpu.overlap_order import best_order
 from weft.hardware import Platform, platform
 from weft.planner.prices import Prices, default_library
 from weft.step import Collective

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.fused import Sharding, TableShard
-    from weft.fused.triton_launch import EmbeddingAllToAllOperator, SymmetricMemory
+    from weft.fused.torch_symmetric_tensors import SymmetricMemory
+    from weft.fused.triton_launch import EmbeddingAllToAllOperator
     from weft.torch.backend.c10d import ProcessGroup
     from weft.torch.embedding.bag_inputs import Bags
 

@@ -35,7 +35,7 @@ from weft.torch.embedding.table_storage import ELEMENTS, TableInput, allocate_sh
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 if TYPE_CHECKING:
-    from weft.fused.triton_launch import SymmetricMemory
+    from weft.fused.torch_symmetric_tensors import SymmetricMemory
 
 _KEPT = 8  # batch sizes whose memory is kept; an epoch has two: the last batch may be smaller
 
@@ -329,7 +329,7 @@ class _Lookup(torch.autograd.Function):
 
 def _device_memory(group: ProcessGroup | None, device: torch.device) -> "SymmetricMemory":
     """Return torch's symmetric memory of a GPU; the kernels need Triton."""
-    from weft.fused.triton_launch import TorchSymmetricMemory
+    from weft.fused.torch_symmetric_tensors import TorchSymmetricMemory
 
     return TorchSymmetricMemory(group, device)
 

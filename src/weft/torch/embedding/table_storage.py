@@ -20,7 +20,7 @@ ELEMENTS = {
     torch.uint8: TableElement.QUANTIZED,
 }
 _TAIL = 8  # bytes after a row of a quantized table: its scale and its bias
-_LARGE_PAGE = 2 << 20
+_LARGE_PAGE = 2 << 20  # bytes of a huge page of x86-64
 
 
 class TableSource(NamedTuple):

@@ -11,7 +11,7 @@ from weft.torch.hosts.gloo_transport import GlooTransport, Transfer
 from weft.torch.hosts.host_map import HostMap
 
 HEADER, FIRST, SECOND, LENGTH = 1, 2, 3, 4  # tags: messages of one tag arrive in order
-_HEADER_BYTES = 192
+_HEADER_BYTES = 192  # of the text of a call, which is cut to a fixed length
 
 
 class InterHostSession:

@@ -22,11 +22,8 @@ from weft.fused.tiles import Tiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from weft.fused.triton_launch import (
-        GemmAllToAllOperator,
-        GemvAllReduceOperator,
-        SymmetricMemory,
-    )
+    from weft.fused.torch_symmetric_tensors import SymmetricMemory
+    from weft.fused.triton_launch import GemmAllToAllOperator, GemvAllReduceOperator
     from weft.torch.backend.c10d import ProcessGroup
 
     Also = Callable[[slice, Tensor], None]
@@ -84,7 +81,8 @@ class DeviceMatmul:
             out = x @ right
             dist.all_reduce(out, group=self.group)
             return out
-        from weft.fused.triton_launch import GEMV_CONFIGS, GemvAllReduceOperator, GemvConfig
+        from weft.fused.triton_configs import GEMV_CONFIGS, GemvConfig
+        from weft.fused.triton_launch import GemvAllReduceOperator
 
         self.autotuner.reasons[call] = "fused: GEMV + all-reduce by stores into peers"
         key = (tokens, features)
@@ -98,12 +96,8 @@ class DeviceMatmul:
 
     def combine(self, routing: Routing, x: Tensor, weight: Tensor) -> Tensor:
         """Multiply the rows of every expert, and store them on the ranks they belong to."""
-        from weft.fused.triton_launch import (
-            GEMM_CONFIGS,
-            GemmAllToAllOperator,
-            GemmConfig,
-            RowSegment,
-        )
+        from weft.fused.triton_configs import GEMM_CONFIGS, GemmConfig
+        from weft.fused.triton_launch import GemmAllToAllOperator, RowSegment
 
         ranks, experts, columns = range(self.num_ranks), weight.shape[0], weight.shape[1]
         most = max(sum(routing.lines(one, other) for one in ranks) for other in ranks)
@@ -193,7 +187,7 @@ def device_matmul(
     """Return the matmuls of a GPU; None for CPU tensors, which weft's own runtime serves."""
     where = torch.device("cpu" if device is None else device)
     if memory is None and where.type != "cpu":
-        from weft.fused.triton_launch import TorchSymmetricMemory
+        from weft.fused.torch_symmetric_tensors import TorchSymmetricMemory
 
         memory = TorchSymmetricMemory(group, where)
     return None if memory is None else DeviceMatmul(memory, group)

@@ -14,7 +14,7 @@ from weft.torch.linear.fusion_autotune import Fuse
 from weft.torch.linear.tiling import ScatterCallbacks
 
 if TYPE_CHECKING:
-    from weft.fused.triton_launch import SymmetricMemory
+    from weft.fused.torch_symmetric_tensors import SymmetricMemory
 
 _LEAST = 16  # rows of a slot, at least
 

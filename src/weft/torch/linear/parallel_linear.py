@@ -12,7 +12,7 @@ from weft.torch.linear.fused_matmul import FusedMatmul
 from weft.torch.linear.fusion_autotune import Fuse
 
 if TYPE_CHECKING:
-    from weft.fused.triton_launch import SymmetricMemory
+    from weft.fused.torch_symmetric_tensors import SymmetricMemory
 
 Matmul = FusedMatmul | DeviceMatmul
 

@@ -25,16 +25,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from weft.errors import UsageError, WeftError
 from weft.torch.monitoring.collective_hooks import observe, unobserve
 from weft.torch.monitoring.stamp_ring import StampRing
-from weft.trace.live.job_window import (
-    JobJoiner,
-    JobWindow,
-    StampBatch,
-    append_window,
-    decode_batch,
-    encode_batch,
-    new_journal,
-)
+from weft.trace.live.job_window import JobJoiner, JobWindow, StampBatch, decode_batch, encode_batch
 from weft.trace.live.prometheus import MetricsServer
+from weft.trace.live.window_journal import append_window, new_journal
 
 _PREFIX = "weft-monitor"
 _KEPT_WINDOWS = 256

@@ -4,17 +4,14 @@ Every rank stamps its collectives (``StampBatch``); one of them joins them (``Jo
 windows of some seconds (``JobWindow``). A collective moves bytes from the last start to the first
 end; before that, ranks wait for the last one. The last rank was late because it computed for longer
 than the others since its previous collective, or because it did nothing for longer. These are the
-definitions of ``weft analyze``; a test compares the two. The job appends its windows to a journal,
-a file of JSON lines that ``weft watch`` follows.
+definitions of ``weft analyze``; a test compares the two. The job appends its windows to a journal
+(window_journal.py) that ``weft watch`` follows.
 """
 
-import os
-import tempfile
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -394,63 +391,3 @@ def _longer(values: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
     others = np.where(np.arange(count)[:, None] == last, np.nan, values)
     out: NDArray[Any] = values[last, at] - np.nanmedian(others, axis=0)
     return out
-
-
-_SUFFIX = ".monitor.jsonl"
-
-
-def journal_folder() -> Path:
-    """Return the folder of the journals of this user's jobs on this host."""
-    return Path(tempfile.gettempdir()) / f"weft-monitor-{os.getuid()}"
-
-
-def new_journal() -> Path:
-    """Return the path of the journal of a job that starts now."""
-    folder = journal_folder()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{os.getpid()}{_SUFFIX}"
-
-
-def newest_journal() -> Path:
-    """Return the journal that was written to last."""
-    found = sorted(journal_folder().glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise FormatError(
-            "no monitored job on this host",
-            "Call weft.torch.monitor() on every rank of the job, or name its journal.",
-        )
-    return found[-1]
-
-
-def append_window(path: Path, window: JobWindow) -> None:
-    """Append a window to a journal."""
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(window) + b"\n")
-
-
-class JournalReader:
-    """Reads the windows of a journal as they are appended; a line that is not complete waits."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._at = path, 0
-
-    def new(self) -> Iterator[JobWindow]:
-        """Yield the windows since the last call."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._at)
-                lines = file.read().splitlines(keepends=True)
-        except OSError as error:
-            raise FormatError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
-        for line in lines:
-            if not line.endswith(b"\n"):
-                if not line.startswith(b"{"):
-                    raise FormatError(f"{str(self.path)!r} is not a journal of weft.torch.monitor")
-                return
-            self._at += len(line)
-            try:
-                yield msgspec.json.decode(line, type=JobWindow)
-            except msgspec.DecodeError as error:
-                raise FormatError(
-                    f"{str(self.path)!r} is not a journal of weft.torch.monitor: {error}"
-                ) from None
