@@ -121,6 +121,8 @@ def test_the_platform_of_a_check_is_what_prediction_uses():
     ranks = tuple(range(8))
     seen = Collective("all_gather", 64 << 20)
     assert prices.collective(seen, ranks) == pytest.approx(5e-4, rel=1e-4)
+    assert found.recorded is not None
+    assert found.recorded.collectives[0].nbytes == 64 << 20
     device = found.require_device()
     assert (device.host_launch, device.launch) == (4e-6, 2e-6)
     assert device.require_dma().engine_rate == pytest.approx((64 << 20) / 2e-4, rel=1e-4)

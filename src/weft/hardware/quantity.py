@@ -79,6 +79,24 @@ class Kind:
         return min(same, key=len, default=value)
 
 
+class SourcedNumbers:
+    """Writes numbers with their source, in the form of a platform file."""
+
+    def __init__(self, source: str, digits: int) -> None:
+        self._source, self._digits = source, digits
+
+    def achieved(self, value: float, what: str, basis: str = "achieved") -> dict[str, Any]:
+        """Return a measured value, rounded to the significant digits of the source."""
+        return self._with_source(float(f"{value:.{self._digits}g}"), what, basis)
+
+    def count(self, value: int, what: str) -> dict[str, Any]:
+        """Return a whole number as it is."""
+        return self._with_source(value, what, "achieved")
+
+    def _with_source(self, value: float, what: str, basis: str) -> dict[str, Any]:
+        return {"value": value, "basis": basis, "source": f"{what}, {self._source}"}
+
+
 def _number_or_nan(value: object) -> float:
     """Take numbers only: ``true`` is an int to Python, and not to us."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

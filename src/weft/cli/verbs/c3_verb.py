@@ -17,64 +17,89 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
 
 
+# Which pairs.
+Gemms = Annotated[
+    str | None, typer.Option("--gemm", metavar="MxNxK,..", help="GEMMs, such as 4096x57344x8192.")
+]
+Collectives = Annotated[
+    str,
+    typer.Option(
+        "--collective",
+        metavar="KIND,..",
+        help="all_gather, all_to_all, reduce_scatter, all_reduce or broadcast.",
+    ),
+]
+CommSizes = Annotated[
+    str | None,
+    typer.Option(
+        "--size", metavar="S,..", help="Sizes of the collective; default: as long as the GEMM."
+    ),
+]
+GemmDtype = Annotated[str, typer.Option("--dtype", metavar="T", help="Dtype of the GEMM.")]
+TileOrder = Annotated[
+    str | None,
+    typer.Option(
+        "--tiles",
+        metavar="SCHEDULE",
+        help="Tiles of the GEMM: static (the library's grid), stealing (persistent workgroups "
+        "take them from a counter) or lists (persistent, dealt beforehand).",
+    ),
+]
+
+# How they overlap.
+Strategies = Annotated[
+    str | None,
+    typer.Option("--strategy", metavar="S,..", help="Strategies; default: all that apply."),
+]
+MaskUnits = Annotated[
+    int | None,
+    typer.Option(
+        "--units",
+        metavar="N",
+        help="Compute units that a mask takes from the GEMM; default: the best.",
+    ),
+]
+Off = Annotated[
+    str | None,
+    typer.Option(
+        "--off",
+        metavar="MECHANISM,..",
+        help="Without waves, admission, cache, requests, load, clock, staging or launch.",
+    ),
+]
+
+# How they are measured here.
+Run = Annotated[bool, typer.Option("--run", help="Measure on this machine instead of predicting.")]
+Ratios = Annotated[
+    str,
+    typer.Option("--ratio", metavar="R,..", help="With --run: collective time / GEMM time."),
+]
+RunRanks = Annotated[
+    int, typer.Option("--ranks", min=2, metavar="N", help="With --run: number of ranks.")
+]
+RunRounds = Annotated[
+    int, typer.Option("--rounds", min=1, help="With --run: repetitions; the best counts.")
+]
+
+
 def c3(
     *,
     on: On = None,
-    run: Annotated[
-        bool, typer.Option("--run", help="Measure on this machine instead of predicting.")
-    ] = False,
-    gemm: Annotated[
-        str | None, typer.Option(metavar="MxNxK,..", help="GEMMs, such as 4096x57344x8192.")
-    ] = None,
-    collective: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND,..",
-            help="all_gather, all_to_all, reduce_scatter, all_reduce or broadcast.",
-        ),
-    ] = "all_gather,all_to_all",
-    ratio: Annotated[
-        str, typer.Option(metavar="R,..", help="With --run: collective time / GEMM time.")
-    ] = "0.5,1,2",
-    ranks: Annotated[
-        int, typer.Option(min=2, metavar="N", help="With --run: number of ranks.")
-    ] = 2,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="With --run: repetitions; the best counts.")
-    ] = 15,
-    size: Annotated[
-        str | None,
-        typer.Option(metavar="S,..", help="Sizes of the collective; default: as long as the GEMM."),
-    ] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="Dtype of the GEMM.")] = "bf16",
-    tiles: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCHEDULE",
-            help="Tiles of the GEMM: static (the library's grid), stealing (persistent workgroups "
-            "take them from a counter) or lists (persistent, dealt beforehand).",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str | None, typer.Option(metavar="S,..", help="Strategies; default: all that apply.")
-    ] = None,
-    units: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Compute units that a mask takes from the GEMM; default: the best."
-        ),
-    ] = None,
-    off: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MECHANISM,..",
-            help="Without waves, admission, cache, requests, load, clock, staging or launch.",
-        ),
-    ] = None,
+    run: Run = False,
+    gemm: Gemms = None,
+    collective: Collectives = "all_gather,all_to_all",
+    ratio: Ratios = "0.5,1,2",
+    ranks: RunRanks = 2,
+    rounds: RunRounds = 15,
+    size: CommSizes = None,
+    dtype: GemmDtype = "bf16",
+    tiles: TileOrder = None,
+    strategy: Strategies = None,
+    units: MaskUnits = None,
+    off: Off = None,
     json: Json = False,
     output: Annotated[
-        str | None,
-        to_file("Write all rows (.csv) or, of what is priced, a report (.html)."),
+        str | None, to_file("Write all rows (.csv) or, of what is priced, a report (.html).")
     ] = None,
 ) -> None:
     """Predict pairs; without a GEMM the thirty published scenarios."""

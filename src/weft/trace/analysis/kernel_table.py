@@ -55,16 +55,11 @@ def kernel_table(
     out = []
     for n in np.argsort(-total, kind="stable")[:_MOST].tolist():
         name = trace.names[int(distinct[0, n])]
-        if is_comm[first[n]]:
-            family = COMMUNICATION
-        elif distinct[1, n] != EventKind.KERNEL:
-            family = COPIES
-        else:
-            family = family_of(name)
+        is_kernel = distinct[1, n] == EventKind.KERNEL
         row = int(operator[first[n]])
         out.append(
             KernelUse(
-                family=family,
+                family=_family(name, is_comm=bool(is_comm[first[n]]), is_kernel=is_kernel),
                 name=name,
                 operator=trace.name_of(row) if row >= 0 else "",
                 shape=shape_text(trace, row),
@@ -127,6 +122,12 @@ def family_of(name: str) -> str:
         if fits:
             return family
     return OTHER
+
+
+def _family(name: str, *, is_comm: bool, is_kernel: bool) -> str:
+    if is_comm:
+        return COMMUNICATION
+    return family_of(name) if is_kernel else COPIES
 
 
 def families(

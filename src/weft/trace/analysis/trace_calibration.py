@@ -26,6 +26,7 @@ from weft.cost.price import price
 from weft.errors import UsageError, WeftError
 from weft.hardware import Platform, platform, platform_from_table, platform_names
 from weft.hardware.files import merged
+from weft.hardware.quantity import SourcedNumbers
 from weft.hardware.recorded_device import Overheads
 from weft.schedule import Cost
 from weft.trace.analysis.analysis_result import MEASURED, Analysis, CollectiveUse, RankAnalysis
@@ -53,7 +54,7 @@ def calibrated_from(paths: Iterable[str | Path], base: str | None = None) -> Pla
     below = platform(base) if base else _machine_of(first)
     others = f" and {len(analysis.ranks) - 1} more" if len(analysis.ranks) > 1 else ""
     source = f"read by weft calibrate from {Path(first.path).name}{others}"
-    over = _table(analysis, below, _Writer(source))
+    over = _table(analysis, below, SourcedNumbers(source, digits=4))
     table = merged(below.to_table(), over)
     table |= {"name": f"{below.name}-traced", "title": f"{below.title}, as traced"}
     return platform_from_table(table, "trace")
@@ -69,24 +70,7 @@ def _machine_of(trace: Trace) -> Platform:
     return found
 
 
-class _Writer:
-    """Writes numbers with their source, in the form of a platform file."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def achieved(self, value: float, what: str, basis: str = "achieved") -> dict[str, Any]:
-        return {
-            "value": float(f"{value:.4g}"),
-            "basis": basis,
-            "source": f"{what}, {self.source}",
-        }
-
-    def count(self, value: int, what: str) -> dict[str, Any]:
-        return {"value": value, "basis": "achieved", "source": f"{what}, {self.source}"}
-
-
-def _table(analysis: Analysis, below: Platform, write: _Writer) -> dict[str, Any]:
+def _table(analysis: Analysis, below: Platform, write: SourcedNumbers) -> dict[str, Any]:
     traces = [rank.trace for rank in analysis.ranks]
     host = _host(traces, write)
     recorded = {
@@ -118,7 +102,7 @@ def _table(analysis: Analysis, below: Platform, write: _Writer) -> dict[str, Any
     return out
 
 
-def _host(traces: Sequence[Trace], write: _Writer) -> dict[str, Any]:
+def _host(traces: Sequence[Trace], write: SourcedNumbers) -> dict[str, Any]:
     out = {}
     for kind, found in overheads_of(traces).items():
         what = f"mean over {found.count} operators without the longest twentieth"
@@ -201,7 +185,9 @@ def _copies(traces: Sequence[Trace]) -> dict[str, list[float]]:
     return out
 
 
-def _rates(found: dict[str, list[tuple[float, float | None]]], write: _Writer) -> dict[str, Any]:
+def _rates(
+    found: dict[str, list[tuple[float, float | None]]], write: SourcedNumbers
+) -> dict[str, Any]:
     out = {}
     for kind, seen in found.items():
         rates = [rate for rate, _ in seen]
@@ -217,7 +203,7 @@ def _rates(found: dict[str, list[tuple[float, float | None]]], write: _Writer) -
     return out
 
 
-def _exchanges(ranks: Sequence[RankAnalysis], write: _Writer) -> list[dict[str, Any]]:
+def _exchanges(ranks: Sequence[RankAnalysis], write: SourcedNumbers) -> list[dict[str, Any]]:
     """Return the transfer time of each kind and size of collective."""
     groups: dict[tuple[str, int, int], list[CollectiveUse]] = defaultdict(list)
     for rank in ranks:
@@ -228,7 +214,7 @@ def _exchanges(ranks: Sequence[RankAnalysis], write: _Writer) -> list[dict[str, 
 
 
 def _exchange(
-    kind: str, nbytes: int, num_ranks: int, uses: Sequence[CollectiveUse], write: _Writer
+    kind: str, nbytes: int, num_ranks: int, uses: Sequence[CollectiveUse], write: SourcedNumbers
 ) -> dict[str, Any]:
     seen = [use.moving for use in uses if use.basis == MEASURED and use.moving is not None]
     if seen:
