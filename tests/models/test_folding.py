@@ -14,7 +14,7 @@ from weft.models.zoo import MODELS
 from weft.planner.job_prediction import predict_job
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
-from weft.step import check
+from weft.step import StepEngine, check
 
 H100 = platform("h100-8")
 PRICES = Prices(H100)
@@ -56,6 +56,25 @@ def test_a_folded_step_takes_as_long_as_the_whole_one(name, given):
         off = folded.breakdown[part] - whole.breakdown[part]
         assert abs(off) < 0.03 * whole.seconds, part
     assert sum(len(step.ops) for step in graph.steps) < 0.5 * sum(1 for _ in whole.graph.ops())
+
+
+@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("gpt2-large", {"pp": 2, "seq": 512, "recompute": "selective"}),  # nothing to communicate
+        ("gpt2-large", {"pp": 4, "cp": 2, "schedule": "gpipe"}),
+        ("gpt2-large", {"zero": 3, "seq": 512, "batch": 64}),
+        ("mixtral-8x7b", {"pp": 2, "tp": 2, "ep": 2, "schedule": "zb", "seq": 512, "batch": 16}),
+    ],
+)
+def test_a_folded_step_waits_for_the_host_as_the_whole_one_does(name, given, brief):
+    """Small kernels: the host takes longer to issue a pass than the device to compute it."""
+    model = model_of(name, given)
+    whole = StepEngine(transformer_step.build(name, model, 8), H100, PRICES).run()
+    folding = Folding(name, model, 8, H100, PRICES, brief=brief)
+    folded = StepEngine(folding.graph(model.pp if brief else 0), H100, PRICES).run()
+    assert folded.seconds == pytest.approx(whole.seconds, rel=0.05)
 
 
 def test_a_step_of_few_micro_batches_leaves_none_out():

@@ -1,8 +1,10 @@
 """Steps of very many micro batches, with one op for each pass through a chunk of layers.
 
 Micro batches repeat. A pass through a chunk is simulated by itself, and stands in the step as one
-kernel of that duration, with what is exposed of its communication behind it. Of a long pipeline
-the middle repeats too: what is left out of it stands there as one op on every stage.
+kernel of that duration, with what is exposed of its communication behind it. Where the host may
+take longer than the device, the pass ends with a kernel that takes no time and that the host
+issues only when it would have issued all ops of the pass. Of a long pipeline the middle repeats
+too: what is left out of it stands there as one op on every stage.
 
 ```
  full    F F F F [F B F B F B F B ... F B] B B B B
@@ -34,6 +36,7 @@ MANY_OPS = 60_000  # of a step, from which on it is folded
 _TURNS = 2  # times the stages: micro batches that are left of a pipeline, so that it is steady
 _SHOWN = 0.03  # of the kernels of a pass, from which on a family has an op of its own
 _LEAST = 1e-3  # of a pass, from which on what is exposed of it is counted
+_AHEAD = 0.5  # of a pass, up to which its host is always ahead of the device
 # Passes that one is simulated behind, itself the last.
 _ROUNDS: dict[Part, tuple[Part, ...]] = {
     "forward": ("forward",),
@@ -48,12 +51,14 @@ _APART = ("pp", "pp back", "embedding")  # groups of ranks of several stages
 class PassCost:
     """What a pass takes of its stage: kernels, and communication that nothing hides.
 
-    ``families`` are the seconds of kernels by family, ``what`` is the collective that moves most.
+    ``families`` are the seconds of kernels by family, ``what`` is the collective that moves most,
+    ``host`` is how long the host is busy with it.
     """
 
     families: Mapping[str, float]
     exposed: float
     what: Collective | None
+    host: float = 0.0
 
     @property
     def compute(self) -> float:
@@ -62,7 +67,7 @@ class PassCost:
 
     @property
     def seconds(self) -> float:
-        """Both together."""
+        """Kernels and exposed communication together: what the device takes."""
         return self.compute + self.exposed
 
     def plus(self, other: PassCost, count: int = 1) -> PassCost:
@@ -73,7 +78,8 @@ class PassCost:
             for name in names
         }
         exposed = self.exposed + count * other.exposed
-        return PassCost(families, exposed, self.what or other.what)
+        host = self.host + count * other.host
+        return PassCost(families, exposed, self.what or other.what, host)
 
 
 @dataclass
@@ -88,7 +94,7 @@ class Folding:
     host: HostModel | None = None
     stack: Stack | None = None
     brief: bool = False  # one kernel a pass instead of one for each family
-    engines: list[tuple[StepEngine, float]] = field(default_factory=list)  # and their share
+    engines: list[StepEngine] = field(default_factory=list)  # of passes that were simulated
     _known: dict[object, PassCost] = field(default_factory=dict)
 
     def graph(self, num_micro: int = 0) -> StepGraph:
@@ -181,6 +187,9 @@ class Folding:
             shown = f"exposed {cost.what.kind}"
             move = Op(shown, "collective", "compute", None, cost.what, host=0.0, phase=phase)
             made.ops.append(replace(move, seconds=cost.exposed))
+        if cost.host > _AHEAD * cost.seconds:
+            end = Op(f"{name}: host", cost=Cost(phase), host=cost.host, seconds=0.0, phase=phase)
+            made.ops.append(end)
         return made.last
 
     def _cost(self, stage: Stage, group: tuple[Pass, ...]) -> PassCost:
@@ -209,7 +218,7 @@ class Folding:
         for one in before:
             found = found.plus(self._cost(stage, one), -1)
         families = {name: max(0.0, seconds) for name, seconds in found.families.items()}
-        return PassCost(families, max(0.0, found.exposed), more.what)
+        return PassCost(families, max(0.0, found.exposed), more.what, max(0.0, found.host))
 
     def _run(self, like: Stage, rounds: list[tuple[Pass, ...]], count: int) -> PassCost:
         """Run rounds of passes by themselves."""
@@ -225,8 +234,9 @@ class Folding:
             graph = replace(self.stack, between_steps=0.0).applied(graph)
             (step,) = graph.steps
         engine = StepEngine(graph, self.platform, self.prices, host=self.host)
-        run = engine.run()
-        self.engines.append((engine, run.seconds))
+        self.engines.append(engine)
+        run = engine.repriced(self.prices, host=0.0).run()
+        busy = float(engine.fixed["before"][list(engine.layout.issue_row.values())].sum())
         families, moved = defaultdict[str, float](float), defaultdict[Collective, int](int)
         for number, op in enumerate(step.ops):
             if op.collective is not None:
@@ -237,7 +247,7 @@ class Folding:
         most = max(moved, key=lambda what: moved[what], default=None)
         if most is not None and most.peer is not None:  # messages of a ring, as one of them all
             most = replace(most, kind="all_gather", peer=None)
-        return PassCost(families, run.seconds - sum(families.values()), most)
+        return PassCost(families, run.seconds - sum(families.values()), most, busy)
 
 
 def _by_family(cost: PassCost, phase: str) -> Iterator[tuple[str, float]]:

@@ -36,7 +36,8 @@ def predict_job(
     """Predict one step of a job; one that does not fit into memory is refused, unless ``anyway``.
 
     A step of very many ops is folded, ``brief`` ones sooner and with fewer micro batches left
-    (within 1 %); its range is as wide as those of its passes together.
+    (within 1 %, or 5 % where launches bound it); its range is as wide as those of its passes
+    together.
     """
     prices = prices or Prices(platform, default_library(platform))
     model, software = job.model, job.software
@@ -61,9 +62,7 @@ def predict_job(
     found = predict(graph, platform, host=host, anyway=True, prices=prices, ranged=False)
     if not ranged:
         return found
-    ranges = [
-        (step_range(engine, prices, software), seconds) for engine, seconds in folding.engines
-    ]
+    ranges = [(step_range(each, prices, software), each.run().seconds) for each in folding.engines]
     whole = sum(seconds for _, seconds in ranges)
     low, high = (sum(each[side] for each, _ in ranges) / whole for side in (0, 1))
     seconds = found.seconds
