@@ -25,8 +25,11 @@ def test_a_step_is_compared_with_itself_as_planned(capsys):
     args = ["diff", "llama-8b", "--planned", "--on", "h100-8", "--set", "fsdp=true"]
     assert main([*args, "--set", "layers=4", "--set", "batch=8"]) == 0
     told = capsys.readouterr().out
-    assert "as planned takes" in told.splitlines()[0]
-    assert "where the time went" in told
+    first, note, *_ = told.splitlines()
+    assert "as planned takes" in first
+    assert "--stack" not in first
+    assert note.startswith("  for torch ")
+    assert "Where the time went" in told
 
 
 def test_equal_traces_do_not_differ(tmp_path, capsys):

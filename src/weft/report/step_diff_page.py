@@ -31,6 +31,8 @@ def print_diff(found: StepDiff) -> None:
     """Print what changed, the answer first."""
     place = page()
     place.write_wrapped(headline(found))
+    for note in found.notes:
+        place.write_wrapped(f"  {note}", indent="  ")
     for number, cause in enumerate(found.causes, start=1):
         place.write_wrapped(f"{number}. {cause}", indent="   ")
     for section in sections(found, most=_MOST):
@@ -44,7 +46,7 @@ def headline(found: StepDiff) -> str:
     """Return what changed, in one sentence."""
     step, (before, after) = found.step, found.sides
     sides = f"{after.label} takes {format_time(step.after)} ({found.after.basis})"
-    other = f"{before.label} {format_time(step.before)} ({found.before.basis})"
+    other = f"{before.label}, {format_time(step.before)} ({found.before.basis})"
     counts = [len(side.profiles) for side in found.sides]
     if step.significant is False:
         return (
@@ -77,7 +79,11 @@ def diff_page(found: StepDiff) -> str:
     ]
     listed = "".join(f"<li>{escape(cause)}</li>\n" for cause in found.causes)
     why = [Section("Why", "", drawings=[f"<ol>\n{listed}</ol>"])] if listed else []
-    return html_page("Two steps compared", [*why, first, *drawn, *rest], lead=headline(found))
+    return html_page(
+        "Two steps compared",
+        [*why, first, *drawn, *rest],
+        lead="; ".join((headline(found), *found.notes)),
+    )
 
 
 def sections(found: StepDiff, *, most: int | None = None) -> list[Section]:
@@ -89,8 +95,8 @@ def _sections(found: StepDiff, most: int | None) -> Iterator[Section]:
     rows = [part.as_row() | {"meaning": _MEANING[part.name]} for part in found.parts]
     meaning = Column("meaning", "", right=False)
     sure = [_SURE] if found.is_tested else []
-    yield Section("where the time went", "", [*_SIDES, *sure, meaning], rows)
-    for kind, title in (("communication", "collectives"), ("compute", "kernels")):
+    yield Section("Where the time went", "", [*_SIDES, *sure, meaning], rows)
+    for kind, title in (("communication", "Collectives"), ("compute", "Kernels")):
         changed = [
             _row(change.as_row())
             for change in found.changes

@@ -137,12 +137,13 @@ class PartChange:
 
 @dataclass(frozen=True)
 class StepDiff(ResultTables):
-    """Two sides and their differences, the largest first; ``causes`` are sentences."""
+    """Two sides and their differences, the largest first; causes and notes are sentences."""
 
     sides: tuple[StepSide, StepSide]
     parts: tuple[PartChange, ...]
     changes: tuple[OpChange, ...]
     causes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<StepDiff of {self.before.label} and {self.after.label}>"

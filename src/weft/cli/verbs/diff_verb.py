@@ -1,5 +1,6 @@
 """``weft diff``: the difference between two timelines of the same step."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,14 +49,15 @@ def diff(
             f"BEFORE AFTER: got {len(steps)} steps, expected {1 if planned else 2}",
             "Use weft diff BEFORE AFTER, or weft diff WORKLOAD --planned.",
         )
+    notes: tuple[str, ...] = ()
     if planned:
-        before, after = _planned(steps[0], on, ranks, given)
+        before, after, notes = _planned(steps[0], on, ranks, given)
     else:
         shapes = all(map(is_recorded, steps))
         before, after = (
             _side(step, on, ranks, given, by_op=not kernels, shapes=shapes) for step in steps
         )
-    show_diff(diff_sides(before, after), path, json=json)
+    show_diff(replace(diff_sides(before, after), notes=notes), path, json=json)
 
 
 def show_diff(found: "StepDiff", path: Path | None, *, json: bool, verb: str = "diff") -> None:
@@ -80,6 +82,7 @@ def show_diff(found: "StepDiff", path: Path | None, *, json: bool, verb: str = "
             causes=found.causes,
             labels=labels,
             matched=found.matched,
+            notes=found.notes,
             basis=f"{found.before.basis}, {found.after.basis}",
         )
     else:
@@ -119,8 +122,8 @@ def _side(
 
 def _planned(
     step: str, on: str | None, ranks: int | None, given: dict[str, str]
-) -> "tuple[StepSide, StepSide]":
-    """Plan a workload; return its step as torch runs it, and as planned."""
+) -> "tuple[StepSide, StepSide, tuple[str, ...]]":
+    """Plan a workload; return its step as torch runs it and as planned, and the plan's notes."""
     from weft.cli.verbs.plan_verb import planned_step
     from weft.planner.plan import Limits
     from weft.timeline.step_diff import StepSide
@@ -134,10 +137,10 @@ def _planned(
     spec, where = _spec(step)
     machine = machine_of(where or on, ranks)
     made = planned_step(spec, machine, given, "search", Limits(), anyway=False)
-    note = "".join(f", {each}" for each in made.plan.notes)
     return (
-        StepSide.of(StepProfile.of_timeline(made.baseline, f"{spec} as torch runs it{note}")),
+        StepSide.of(StepProfile.of_timeline(made.baseline, f"{spec} as torch runs it")),
         StepSide.of(StepProfile.of_timeline(made.planned, f"{spec} as planned")),
+        made.plan.notes,
     )
 
 
