@@ -375,6 +375,15 @@ def test_a_device_of_a_file_says_which_one_it_is_like(write):
     assert read_back(machine).require_device().like == "b200"
 
 
+@pytest.mark.parametrize(("base", "like"), [("h100-8", "h100"), ("h20-8", "h100")])
+def test_a_renamed_device_of_a_machine_that_is_extended_is_like_the_one_it_had(write, base, like):
+    named = '[device]\nname = "h999"\n'
+    assert platform(write(f'extends = "{base}"\n{named}')).require_device().like == like
+    other = platform(write(f'extends = "{base}"\n{named}like = "b200"\n'))
+    assert other.require_device().like == "b200"
+    assert platform(write('extends = "h100-8"\n')).require_device().like == ""
+
+
 def test_a_device_that_extends_another_is_like_it(write):
     file = write(f'{LEVEL}[device]\nextends = "h100"\nname = "h999"\n')
     assert platform(file).require_device().like == "h100"

@@ -179,8 +179,23 @@ def _extended(table: Table, path: Path, seen: tuple[Path, ...]) -> Table:
     """Put the keys of a file over those of the platform it extends."""
     base = Reader(path.name).words(table.pop("extends"), Place(path.name, "extends"))
     spec = path.parent / base if base.endswith(".toml") else base
-    extended: Table = merged(_find(spec, seen).to_table(), {"name": file_name(path.stem), **table})
+    found, over = _find(spec, seen).to_table(), {"name": file_name(path.stem), **table}
+    device = over.get("device")
+    if (
+        isinstance(device, dict)
+        and "extends" not in device
+        and isinstance(found.get("device"), dict)
+    ):
+        over["device"] = _renamed(found["device"], device)
+    extended: Table = merged(found, over)
     return extended
+
+
+def _renamed(base: Table, over: Table) -> Table:
+    """Return the keys over those of a device; one with a new name is like it by default."""
+    if over.get("name", base["name"]) == base["name"]:
+        return over
+    return {"like": base.get("like") or base["name"], **over}
 
 
 def merged(base: Any, over: Any) -> Any:
@@ -373,9 +388,7 @@ def _extended_device(reader: Reader, table: Table, place: Place) -> Table:
     name = reader.words(table["extends"], place.at("extends"))
     base = _catalogue_device(name, place.at("extends"))
     over = {key: value for key, value in table.items() if key != "extends"}
-    if over.get("name", base["name"]) != base["name"]:
-        over.setdefault("like", base.get("like", base["name"]))
-    extended: Table = merged(base, over)
+    extended: Table = merged(base, _renamed(base, over))
     return extended
 
 

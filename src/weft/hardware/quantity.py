@@ -175,7 +175,11 @@ class Place:
 
     def missing(self, expected: str) -> PlatformError:
         """Return an error for a missing key."""
-        return PlatformError(f"{self.file}: {self.key} is missing: expected {expected}")
+        return PlatformError(
+            f"{self.file}: {self.key} is missing: expected {expected}",
+            'Add it, or take over what the file does not state: extends = "h100-8" at its top, or '
+            'extends = "h100" under [device].',
+        )
 
 
 def _shown(value: object) -> str:
