@@ -15,7 +15,7 @@ from weft.errors import WeftError
 from weft.hardware import platform
 from weft.models.named import transformer_of
 from weft.models.transformer import Transformer
-from weft.serving import Load, Question, Server, find_server
+from weft.serving import BatchLimits, Load, Question, Server, find_server
 
 
 class Checkpoint(NamedTuple):
@@ -39,7 +39,7 @@ MODELS = {
     "nvidia/Llama-3.1-8B-Instruct-FP8": Checkpoint("llama-3.1-8b", "dense"),
     "meta-llama/Llama-3.1-70B": Checkpoint("llama-3.1-70b", "dense", kv_dtype="fp8"),
     "Qwen/Qwen3-235B-A22B-FP8": Checkpoint("qwen3-235b-a22b", "experts", "fp8_block"),
-    "MiniMaxAI/MiniMax-M2.5": Checkpoint("minimax-m2", "experts", "fp8_block", kv_dtype="fp8"),
+    "MiniMaxAI/MiniMax-M2.5": Checkpoint("minimax-m2", "experts", "fp8_block"),
     "openai/gpt-oss-120b": Checkpoint("gpt-oss-120b", "experts", "bf16", "int4_wo"),
     "deepseek-ai/DeepSeek-R1": Checkpoint("deepseek-v3", "latent", "fp8_block"),
     "deepseek-ai/DeepSeek-V3": Checkpoint("deepseek-v3", "latent", "fp8_block"),
@@ -49,6 +49,7 @@ _SYSTEMS = {"h100_sxm": "h100-8", "h200_sxm": "h200-8"}
 ROUNDS = 10  # requests for each that is in flight, as benchmarks of servers have them
 _MOST_APART = 600  # requests in flight at pools of workers: more take minutes to simulate
 _POOLS = ("prefill", "decode")
+_SIZES = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 _DRAWN = 20  # rows of a model, server and system, in whole groups
 # InferenceMAX (rows named by a date, dumps of its database, comparisons with it) draws lengths from
 # 0.8 times the given ones upwards: RANDOM_RANGE_RATIO of its benchmarks. Rows of even thousands are
@@ -130,7 +131,8 @@ class ServedRow:
 def served_rows(folder: Path, models: tuple[str, ...]) -> list[ServedRow]:
     """Read single servers of one node, drawn in groups of equal load."""
     with gzip.open(folder / SERVING.folder, "rt", encoding="utf-8") as lines:
-        rows = [_row(row) for row in csv.DictReader(lines) if _is_served(row, models)]
+        launched = [_as_launched(row) for row in csv.DictReader(lines) if row["mode"] == "agg"]
+    rows = [_row(row) for row in launched if _is_served(row, models)]
     found = {row.measured: row for row in reversed(rows)}.values()  # several dumps of one run
     groups: dict[tuple[str, ...], dict[tuple[object, ...], list[ServedRow]]] = defaultdict(dict)
     for row in found:
@@ -148,9 +150,43 @@ def served_rows(folder: Path, models: tuple[str, ...]) -> list[ServedRow]:
 
 
 def _is_served(row: dict[str, str], models: tuple[str, ...]) -> bool:
-    """Whether a row is of one node; some rows name the product of tp and ep as tp once more."""
+    """Whether a row is of one node and answers a token a request and pass.
+
+    Rows of DeepSeek-R1 of 2026-01-14 answer 1.2 to 1.9 times as fast as rows of equal settings of
+    other days. InferenceMAX has a launch script of this version that predicts tokens (MTP), which
+    rows do not name.
+    """
     wide = _count(row, "tp_size") > 8 or _count(row, "attention_dp_size") > 8
-    return row["mode"] == "agg" and row["model_path"] in models and not wide
+    several = row["backend_version"] == "1.1.0rc2.post2" and "2026-01-14" in _source(row)
+    return row["model_path"] in models and not wide and not several
+
+
+def _source(row: dict[str, str]) -> str:
+    return row["silicon_data_source"]
+
+
+def _as_launched(row: dict[str, str]) -> dict[str, str]:
+    """Name ranks of a row of InferenceMAX as its launch scripts have them.
+
+    With experts on ranks of their own, rows converted later name products once more: tp (or dp)
+    times ep as tp, ep as moe_tp; or dp times ep as ep, where scripts have no data-parallel ranks.
+    Both are measured the same as rows that name them once. MiniMax-M2.5 on H200 by vLLM 0.18 was
+    launched with --enable-expert-parallel whatever ep the row names (EP_SIZE -ge 1).
+    """
+    tp, dp, etp, ep = (_count(row, key) for key in _SIZES)
+    mine = row | {"batch_size": str(int(row["batch_size"]) * dp), "attention_dp_size": "1"}
+    if not _source(row).startswith(_INFERENCE_MAX):
+        return row
+    if ep > 1 and etp == ep:
+        sizes = (tp // ep, 1, 1, ep) if dp == 1 else (1, dp // ep, 1, ep)
+        mine["batch_size"] = str(int(mine["batch_size"]) // sizes[1])
+    elif ep > 1 and tp > 1 and dp > 1:
+        sizes = (tp, 1, 1, ep // dp)
+    elif "MiniMax" in row["model_path"] and row["backend_version"] == "0.18.0" and ep == 1:
+        sizes = (tp, 1, 1, tp)
+    else:
+        return row
+    return mine | {key: str(size) for key, size in zip(_SIZES, sizes, strict=True)}
 
 
 def _count(row: dict[str, str], key: str) -> int:
@@ -158,7 +194,7 @@ def _count(row: dict[str, str], key: str) -> int:
 
 
 def _is_varied(row: dict[str, str]) -> bool:
-    return row["silicon_data_source"].startswith(_INFERENCE_MAX) or int(row["isl"]) % 1000 == 0
+    return _source(row).startswith(_INFERENCE_MAX) or int(row["isl"]) % 1000 == 0
 
 
 def _tokens(row: dict[str, str]) -> int:
@@ -170,23 +206,22 @@ def _tokens(row: dict[str, str]) -> int:
     """
     server, model = row["backend"], row["model_path"]
     prompt, output, mine = int(row["isl"]), int(row["osl"]), int(row["batch_size"])
-    if not row["silicon_data_source"].startswith(_INFERENCE_MAX):
+    if not _source(row).startswith(_INFERENCE_MAX):
         return prompt + mine + 1500 if server == "trtllm" else 8192
     if server == "sglang":
         return 32768
     if server == "vllm":
-        return 8192 if "MiniMax" not in model else 16384 if mine <= 32 else 32768
+        return 8192
     if "gpt-oss" in model:
         return 20000
     if "Llama" in model:
         return prompt + output + 200
-    # Later scripts have 8192 at least; those of runs without a noted version had not.
-    return max(prompt + mine + 64, 8192 if row["backend_version"] else 0)
+    return prompt + mine + 64
 
 
 def _dated_version(row: dict[str, str]) -> str:
     """Return the version that was current where none was noted: vLLM 0.14 is of January 2026."""
-    old = row["backend"] == "vllm" and "measured=2025" in row["silicon_data_source"]
+    old = row["backend"] == "vllm" and "measured=2025" in _source(row)
     return "0.11" if old else ""
 
 
@@ -207,7 +242,7 @@ def _row(row: dict[str, str]) -> ServedRow:
         _count(row, "moe_ep_size"),
         _SHORTEST if _is_varied(row) else 1.0,
         _tokens(row),
-        row["silicon_data_source"].startswith(_INFERENCE_MAX),
+        _source(row).startswith(_INFERENCE_MAX),
         float(row["silicon_ttft_ms"]) / 1e3,
         float(row["silicon_tpot_ms"]) / 1e3,
     )
@@ -232,6 +267,8 @@ def predicted(row: ServedRow) -> tuple[float, float] | None:
             admission=max(limits.admission, newest.admission),
             tokenizing=max(limits.tokenizing, newest.tokenizing),
         )
+        if row.server == "trtllm":
+            limits = _as_configured(limits, row)
     machine = platform(_SYSTEMS[row.system])
     question = Question(row.model, model, machine, load, limits, server=server)
     try:
@@ -239,6 +276,18 @@ def predicted(row: ServedRow) -> tuple[float, float] | None:
     except WeftError:
         return None
     return float(found.first.mean()), float(found.gaps.mean())
+
+
+def _as_configured(limits: BatchLimits, row: ServedRow) -> BatchLimits:
+    """Return the limits with what launch scripts of InferenceMAX set for TensorRT-LLM.
+
+    ``stream_interval`` of all models; ``batch_wait_timeout_iters`` and
+    ``batch_wait_max_tokens_ratio`` of Llama with as many tokens in as out on less than a node.
+    """
+    limits = replace(limits, stream=limits.stream / (20 if "gpt-oss" in row.model else 10))
+    if "Llama" in row.model and row.prompt == row.output == 1024 and row.tp < 8:
+        limits = replace(limits, held_passes=20, held_tokens=0.9 * limits.tokens)
+    return limits
 
 
 class DisaggregatedRow(NamedTuple):
@@ -271,11 +320,10 @@ def _of_worker(row: dict[str, str], pool: str) -> dict[str, str]:
 
     Versions of TensorRT-LLM are those of Dynamo's containers, which have a newer one.
     """
-    keys = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
     requests = _count(row, "decode_batch_size") * _count(row, "decode_num_workers")
     version = "" if row["backend"] == "trtllm" else row["backend_version"]
     given = {"batch_size": str(requests), "backend_version": version}
-    return {key: row[f"{pool}_{key}"] for key in keys} | given
+    return {key: row[f"{pool}_{key}"] for key in _SIZES} | given
 
 
 @cache

@@ -233,7 +233,12 @@ SERVING = Split(
     "decoding (all rows), a fifth after experts on ranks of their own were priced by "
     "disaggregated servers of DeepSeek-V3 and rows of 2025 without a version were taken as of "
     "vLLM 0.11, a sixth after rows of InferenceMAX got the admission of newer versions, which rows "
-    "of gpt-oss-120b decided. Qwen3.5 and GLM-5 have attention that weft does not generate",
+    "of gpt-oss-120b decided, a seventh with host time for each request (decided by fitted rows) "
+    "and with what launch scripts of InferenceMAX and its change log state, an eighth after norms "
+    "over all heads of MiniMax-M2 and prompts that Llama 3.1 70B by TensorRT-LLM holds back (both "
+    "stated by public sources, looked up with the errors of the seventh in view). Qwen3.5 and "
+    "GLM-5 have attention that weft does not generate",
+    looks=8,
 )
 
 KERNEL_SWEEPS = Split(

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from weft.cli import main
+from weft.units import format_time
 
 SMALL = ("--set", "layers=2", "--requests", "4", "--prompt", "256", "--generate", "2")
 
@@ -50,6 +51,36 @@ def test_a_server_is_asked_with_a_number_in_flight_and_its_settings_are_replaced
         means.append((row["ttft"], row["itl"]))
     assert means[1][0] > means[0][0]
     assert means[2][1] > means[0][1] + 0.04
+
+
+def test_a_number_in_flight_is_kept_for_ten_rounds_unless_requests_are_counted(capsys):
+    load = ("--set", "layers=2", "--prompt", "64", "--generate", "2", "--server", "vllm")
+    for more, count in (((), 64), (("--concurrency", "3"), 30)):
+        assert main(["serve", *ON_H100, *load, *more, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["results"]
+        assert row["requests"] == count
+
+
+def test_the_ranges_of_measured_servers_are_printed(capsys):
+    arguments = ["serve", *ON_H100, *SMALL, "--concurrency", "2", "--server", "vllm"]
+    assert main([*arguments, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert f"between tokens {format_time(row['itl_low'])} to" in said
+
+
+def test_a_report_has_the_table_and_its_ranges(tmp_path, capsys):
+    file = tmp_path / "served.html"
+    arguments = ["serve", *ON_H100, *SMALL, "--concurrency", "2", "--server", "vllm"]
+    assert main([*arguments, "-o", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if "first token, alone" in line)
+    page = file.read_text()
+    cells = [cell.strip() for cell in lines[at + 1].split("  ") if cell]
+    assert len(cells) == 4
+    assert all(f">{cell}<" in page for cell in cells)
+    assert lines[at + 2] in page
 
 
 def test_prompts_and_answers_have_workers_of_their_own(capsys):
@@ -104,6 +135,8 @@ def test_keys_and_values_move_between_the_nodes_of_a_machine(capsys):
         (("llama-8b", "--on", "switch(8)@1GB/s"), 2, "network without devices"),
         ((*ON_H100, "--server", "vlm"), 2, "Did you mean"),
         ((*ON_H100, "--server", "vllm", "--tokens", "8"), 2, "cannot serve 256 requests"),
+        ((*ON_H100, "--concurrency", "8", "--requests", "4"), 2, "Use --requests 80"),
+        ((*ON_H100, "--concurrency", "8", "--rate", "3"), 2, "got 3 a second and --concurrency 8"),
         (
             (*ON_H100, "--prefill", "2x1"),
             2,

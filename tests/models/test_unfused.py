@@ -120,3 +120,18 @@ def test_a_long_step_is_shortened_and_a_short_one_is_not():
     assert ops_of(short, 8) <= MANY_OPS < ops_of(long, 8)
     assert shortened(short, 8) is short
     assert (short.tp, short.pp, short.layers) == (long.tp, long.pp, long.layers)
+
+
+@pytest.mark.parametrize("mode", ["train", "prefill"])
+def test_norms_over_all_heads_sum_squares_over_the_ranks_that_share_them(mode):
+    apart = replace(GPT, tp=2, qk_norm=True, mode=mode, flash=True)
+    spanning = replace(apart, qk_norm_span=True)
+    sent = []
+    for model in (apart, spanning):
+        what = (op.collective for op in build("gpt", model, 2).ops())
+        sent.append(Counter(each.nbytes for each in what if each is not None))
+    more = sent[1] - sent[0]
+    assert more.total() == names(spanning, 2)["squares"] > 0
+    assert set(more) == {8 * spanning.seq * spanning.micro_batch}
+    alone = replace(spanning, tp=1)
+    assert names(alone)["squares"] == 0

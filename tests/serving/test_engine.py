@@ -98,6 +98,13 @@ def test_what_the_host_does_for_every_pass_adds_up():
     assert slow.seconds == pytest.approx(quick.seconds + 5e-3)
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_the_host_takes_longer_for_a_pass_over_more_requests(count):
+    requests = arriving(count, prompt=16, output=5, hit=0.0)
+    quick, slow = (engine(request_overhead=each).serve(requests) for each in (0.0, 1e-3))
+    assert slow.seconds == pytest.approx(quick.seconds + count * 5e-3)
+
+
 def test_a_smaller_batch_lets_the_last_wait_longer():
     requests = arriving(8, prompt=64, output=4, hit=0.0)
     one, all_of_them = (engine(batch=batch).serve(requests) for batch in (1, 8))
@@ -195,6 +202,13 @@ def test_prompts_first_delay_answers_and_prompts_among_answers_delay_prompts():
     assert apart.gaps.max() > mixed.gaps.max()
 
 
+def test_prompts_that_are_held_back_are_computed_together():
+    limits = {"server": "trtllm", "rounds": 8}
+    soon, held = (closed(8, **limits, held_passes=passes, held_tokens=2048) for passes in (0, 10))
+    assert held.computing < soon.computing
+    assert held.tokens == soon.tokens
+
+
 def test_an_unknown_server_is_told_which_are_known():
     with pytest.raises(UnknownNameError, match="vlm"):
         find_server("vlm")
@@ -203,10 +217,10 @@ def test_an_unknown_server_is_told_which_are_known():
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "overhead"), [("vllm@0.12.0", "", 1.5e-3), ("vllm", "0.18.0", 0.1e-3)]
+    ("name", "version", "overhead"), [("vllm@0.12.0", "", 30e-6), ("vllm", "0.18.0", 3e-6)]
 )
 def test_a_server_is_that_of_a_version_or_the_newest(name, version, overhead):
-    assert find_server(name, version).overhead == overhead
+    assert find_server(name, version).request_overhead == overhead
     assert find_server("vllm") == find_server("vllm", "99")
 
 

@@ -84,6 +84,7 @@ class Transformer:
     chunked: bool = False  # windows do not slide: a query sees its own chunk
     kv_dtype: str = ""  # of cached keys and values, where it is not dtype
     qk_norm: bool = False  # queries and keys are normalized
+    qk_norm_span: bool = False  # over all heads together: ranks of tp sum their squares
     post_norm: bool = False  # results of attention and MLP are normalized too
     parallel_block: bool = False  # attention and MLP read the same normalized input
 

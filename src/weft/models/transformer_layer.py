@@ -26,6 +26,7 @@ FUSED_SOFTMAX_MATRICES = 4
 
 # Elements that torch's own kernels move to turn one element of queries and keys, forward and
 # backward: a negation, two joins, two products and a sum (Megatron-Core's rope_utils).
+_SQUARES = 8  # bytes of a token: sums of squares of its queries and of its keys, in fp32
 _TURNED = {"": 12, " backward": 14}
 
 
@@ -320,11 +321,24 @@ class Layer:
             for name, n, k in wide:
                 self._product(name, n, k)
         if model.qk_norm:
+            self._sum_squares()
             made.kernel("norm", "norm", self.tokens, self._normed_width)
+
+    def _sum_squares(self) -> None:
+        """Sum what norms over all heads need over the ranks of tp: two numbers of a token.
+
+        One sum for queries and keys, as in vLLM (vllm-project/vllm#31493).
+        """
+        if not self.model.qk_norm_span or self.model.tp < 2:
+            return
+        made = self.made
+        squared = made.moving("squares", self.tokens * self._normed_width)
+        made.wait_for(made.collective("all_reduce", _SQUARES * self.tokens, "tp", after=squared))
 
     def _queries_keys_values_backward(self) -> int:
         model, made = self.model, self.made
         if model.qk_norm:
+            self._sum_squares()
             made.kernel("norm backward", "norm-backward", self.tokens, self._normed_width)
         if not model.kv_rank:
             return self.column_backward("qkv", model.qkv_of(model.tp), model.hidden)

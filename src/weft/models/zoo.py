@@ -316,6 +316,7 @@ ZOO: dict[str, NamedModel] = {
             ffn=1536,
             experts=256,
             vocab=200064,
+            qk_norm_span=True,
         ),
         "MiniMaxAI/MiniMax-M2",
     ),

@@ -39,23 +39,26 @@ class BatchLimits:
     """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
 
     ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
-    what was answered. Processes in front of the engine take ``admission`` seconds for a request,
-    and cut its prompt into tokens, ``tokenizing`` seconds for each, one request after the other;
+    what was answered; ``request_overhead`` is added for each request of the pass. Processes in
+    front of the engine take ``admission`` seconds for a request, and cut its prompt into tokens,
+    ``tokenizing`` seconds for each, one request after the other;
     ``stream`` is what they do for every answered token, while passes go on: turning it into text
     and sending it. A ``pipelined`` server chooses what a pass computes while the one before runs,
     so a request waits for the rest of a pass and for a whole one. A pass with prompts is no graph
     that is replayed: it takes as long as its launches, ``eager``, at least. A server that is not
     ``mixed``
     computes waiting prompts in passes of their own, in which nobody gets a token; one that is not
-    ``chunked`` computes prompts whole. With ``concurrency`` a client keeps so many requests in
-    flight: the next comes when one is answered and ``client`` seconds have passed, in the mean of a
-    random time. That keeps requests of equal length from staying in step.
+    ``chunked`` computes prompts whole. While others answer, prompts wait for ``held_passes`` at
+    most, until a pass with them has ``held_tokens``. With ``concurrency`` a client keeps so many
+    requests in flight: the next comes when one is answered and ``client`` seconds have passed, in
+    the mean of a random time. That keeps requests of equal length from staying in step.
     """
 
     batch: int = 256
     tokens: int = 8192
     ahead: bool = False
     overhead: float = 0.0
+    request_overhead: float = 0.0
     admission: float = 0.0
     tokenizing: float = 0.0
     stream: float = 0.0
@@ -63,6 +66,8 @@ class BatchLimits:
     eager: float = 0.0
     chunked: bool = True
     mixed: bool = True
+    held_passes: int = 0
+    held_tokens: float = 0.0
     concurrency: int = 0
     client: float = 0.0
 
@@ -127,6 +132,7 @@ class _Run:
         self.decided = 0.0  # when it was chosen what the next pass computes
         self.tokenizer = 0.0  # when prompts that came so far are cut into tokens
         self.held = 0  # tokens that have their place
+        self.waited = 0  # passes for which prompts were held back
         count = len(waiting)
         self.first, self.fetching = np.zeros(count), np.zeros(count)
         self.arrival = np.array([each.arrival for each in waiting])
@@ -212,6 +218,19 @@ class _Run:
                     part = each.left  # limits are set for one prompt at least
                 chosen.append((each, part))
                 budget -= part
+        return self._held_back(chosen, answers)
+
+    def _held_back(
+        self, chosen: list[tuple[_Active, int]], answers: int
+    ) -> list[tuple[_Active, int]]:
+        """Leave prompts out of a pass that could have more of them, but not for too long."""
+        limits = self.engine.limits
+        few = sum(part for _, part in chosen) < limits.held_tokens
+        if answers and len(chosen) > answers and few and self.waited < limits.held_passes:
+            self.waited += 1
+            return chosen[:answers]
+        if len(chosen) > answers:
+            self.waited = 0
         return chosen
 
     def _pass(self, chosen: list[tuple[_Active, int]]) -> None:
@@ -220,12 +239,13 @@ class _Run:
         seconds = forward.seconds(pieces)
         if any(each.left for each, _ in chosen):
             seconds = max(seconds, self.engine.limits.eager)
-        start = max(self.host + self.launch, self.device)
+        launch = self.launch + self.engine.limits.request_overhead * len(chosen)
+        start = max(self.host + launch, self.device)
         fetcher, slowdown = self.engine.fetcher, 1.0
         if self.copier > start:
             slowdown = forward.slowdown(pieces, fetcher.units, fetcher.rate)
         took = overlapped_seconds(seconds, slowdown, self.copier - start)
-        alike = self._alike(chosen, start, took)
+        alike = self._alike(chosen, start, took + launch)
         self.device = start + took
         answers = sum(part >= each.left for each, part in chosen)
         streaming = self.engine.limits.stream * answers
@@ -235,7 +255,7 @@ class _Run:
         # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
         ahead = self.engine.limits.ahead
         for _ in range(alike - 1):
-            start = max((start if ahead else self.device + self.seen) + self.launch, self.device)
+            start = max((start if ahead else self.device + self.seen) + launch, self.device)
             self.device = start + took
             self.front = max(self.front, self.device) + streaming
         self.host = start if ahead else self.device + self.seen
@@ -257,7 +277,7 @@ class _Run:
                 self._finished(each)
         self.active = [each for each in self.active if each.answered < each.request.output]
 
-    def _alike(self, chosen: list[tuple[_Active, int]], start: float, took: float) -> int:
+    def _alike(self, chosen: list[tuple[_Active, int]], start: float, pace: float) -> int:
         """Return how many passes follow that compute as much: all answer, and nobody comes."""
         later = [each.ready for each in self.active if each.ready > self.host]
         if len(chosen) + len(later) < len(self.active) or any(each.left for each, _ in chosen):
@@ -270,7 +290,7 @@ class _Run:
         if room and len(coming) and np.isfinite(coming[0]):
             later.append(coming[0])
         if later:
-            until = min(until, int((min(later) - start) / (took + self.launch)))
+            until = min(until, int((min(later) - start) / pace))
         return max(1, min(left, until))
 
     def _prompted(self, each: _Active, part: int) -> None:

@@ -36,10 +36,10 @@ class WorkerPool:
     forward: Forward
     limits: BatchLimits
 
-    @property
-    def launch(self) -> float:
-        """Return the host time of a pass in seconds."""
-        return self.forward.platform.require_device().host_launch + self.limits.overhead
+    def launch(self, requests: int) -> float:
+        """Return the host time of a pass over so many requests, in seconds."""
+        own = self.limits.overhead + requests * self.limits.request_overhead
+        return self.forward.platform.require_device().host_launch + own
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class _DisaggregatedRun:
             mean = round(sum(prompts) / len(prompts))
             took = pool.forward.seconds((Piece(len(prompts), mean, mean),))
             self._count(took)
-            took = max(took, pool.limits.eager) + pool.launch
+            took = max(took, pool.limits.eager) + pool.launch(len(taken))
             self.idle -= 1
             self._at(self.now + took, partial(self._computed, taken))
 
@@ -178,7 +178,7 @@ class _DisaggregatedRun:
         count = len(worker.ends)
         took = pool.forward.seconds((answers_of(count, worker.context / count),))
         self._count(took)
-        end = self.now + took + pool.launch
+        end = self.now + took + pool.launch(count)
         self.gaps += [(end - came, 1) for _, came in joined]
         if went_on:
             self.gaps.append((end - before, went_on))

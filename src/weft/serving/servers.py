@@ -26,7 +26,8 @@ class Server:
     ``tokens`` of a pass at most; a ``mixed`` server computes prompts in the same pass as answers,
     another one waiting prompts first; one that is not ``chunked`` computes a prompt in one pass; a
     ``pipelined`` one chooses what a pass computes while the one before runs. ``overhead`` passes on
-    the host between two passes, ``admission`` before a request is known to the scheduler,
+    the host between two passes, and ``request_overhead`` for each request of a pass, ``admission``
+    before a request is known to the scheduler,
     ``tokenizing`` for every token of its prompt, ``stream`` for every token of an answer. Launches
     of a pass with prompts take ``eager`` for each layer at least, ``eager_experts`` for each layer
     with experts. ``experts``: what its kernel of experts takes over the measured one of vLLM.
@@ -38,6 +39,7 @@ class Server:
     tokens: int
     mixed: bool
     overhead: float
+    request_overhead: float = 0.0
     admission: float = 0.0
     tokenizing: float = 0.0
     stream: float = 0.0
@@ -57,6 +59,7 @@ class Server:
             batch=batch,
             tokens=tokens or max(self.tokens, batch),
             overhead=self.overhead,
+            request_overhead=self.request_overhead,
             admission=self.admission,
             tokenizing=self.tokenizing,
             stream=self.stream,
@@ -81,8 +84,13 @@ class Server:
 # always (overlap scheduler). The other numbers are fitted to four models (validation/splits.py):
 # docs/serve.md says which to which rows.
 _TABLE = (
-    Server("vllm", (), 8192, mixed=True, overhead=1.5e-3, pipelined=False),
-    Server("vllm", (0, 14), 8192, mixed=True, overhead=0.1e-3, admission=15e-3, tokenizing=3e-6),
+    Server(
+        "vllm", (), 8192, mixed=True, overhead=0.5e-3, request_overhead=30e-6, pipelined=False
+    ),
+    Server(
+        "vllm", (0, 14), 8192, mixed=True, overhead=0.0, request_overhead=3e-6, admission=15e-3,
+        tokenizing=3e-6,
+    ),
     Server(
         "sglang", (), 8192, mixed=False, overhead=0.0, admission=15e-3, tokenizing=3e-6,
         stream=50e-6, experts=0.7,
@@ -92,12 +100,13 @@ _TABLE = (
         stream=50e-6, experts=0.7,
     ),
     Server(
-        "trtllm", (), 8192, mixed=True, chunked=False, overhead=1.0e-3, tokenizing=4e-6,
-        stream=100e-6, eager=0.8e-3, eager_experts=1e-3, narrow_cache=True,
+        "trtllm", (), 8192, mixed=True, chunked=False, overhead=0.7e-3, request_overhead=10e-6,
+        tokenizing=4e-6, stream=100e-6, eager=0.8e-3, eager_experts=1e-3, narrow_cache=True,
     ),
     Server(
-        "trtllm", (1, 1), 8192, mixed=True, chunked=False, overhead=1.0e-3, admission=15e-3,
-        tokenizing=6e-6, stream=100e-6, eager=0.8e-3, eager_experts=1.5e-3, narrow_cache=True,
+        "trtllm", (1, 1), 8192, mixed=True, chunked=False, overhead=0.7e-3, request_overhead=10e-6,
+        admission=15e-3, tokenizing=6e-6, stream=100e-6, eager=0.8e-3, eager_experts=1.5e-3,
+        narrow_cache=True,
     ),
 )  # fmt: skip
 SERVERS = {server.name: server for server in _TABLE}

@@ -39,6 +39,8 @@ _OF_STEPS = frozenset(
 )
 _CACHED = 0.9  # of a prompt, where cached blocks are fetched
 _TOKENS = 8192  # of a pass at most, without a server
+_REQUESTS = 64
+_ROUNDS = 10  # requests for each that is in flight, as benchmarks of servers have them
 
 
 def complete_fetch(incomplete: str) -> list[str]:
@@ -92,7 +94,13 @@ RequestRate = Annotated[
         "--rate", metavar="R", help="Requests per second (Poisson); default: all at once."
     ),
 ]
-Requests = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
+Requests = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of requests; default: 64, or 10 times --concurrency, as benchmarks have.",
+    ),
+]
 Concurrency = Annotated[
     int,
     typer.Option(
@@ -162,7 +170,7 @@ def serve(
     prompt: Prompt = 4096,
     generate: Generate = 128,
     rate: RequestRate = None,
-    requests: Requests = 64,
+    requests: Requests = None,
     batch: Batch = 256,
     tokens: Tokens = None,
     ahead: Ahead = False,
@@ -173,7 +181,7 @@ def serve(
     decode: DecodePool = None,
     seed: Seed = 0,
     json: Json = False,
-    output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
+    output: Annotated[str | None, to_file("Write all rows (.csv) or a report (.html).")] = None,
 ) -> None:
     """Serve the same requests by every fetch method, or as a server does."""
     from weft.models.named import transformer_of
@@ -181,13 +189,26 @@ def serve(
 
     given = settings_of(settings)
     _refuse_steps(given)
-    path, machine = output_path(output, (".csv",)), machine_of(on)
+    path, machine = output_path(output, (".csv", ".html")), machine_of(on)
     # Tensor parallelism over the ranks of a node, unless given.
     shape = transformer_of(model, {"tp": str(machine.node_size)} | given)
     disaggregated = prefill is not None or decode is not None
     fetching = fetch != "all" or not (server is not None or disaggregated)
     cached = _cached_share(hit, fetching=fetching)
-    load = Load(requests, prompt, generate, cached, math.inf if rate is None else rate, seed=seed)
+    if rate is not None and concurrency:
+        raise UsageError(
+            f"--rate: requests come at a rate or as others are answered (got {rate:g} a second and "
+            f"--concurrency {concurrency})",
+            "Remove one of the two.",
+        )
+    load = Load(
+        _counted(requests, concurrency),
+        prompt,
+        generate,
+        cached,
+        math.inf if rate is None else rate,
+        seed=seed,
+    )
     found = None if server is None else find_server(server)
     if found is None:
         limits = BatchLimits(batch, tokens or _TOKENS, ahead, concurrency=concurrency)
@@ -196,18 +217,30 @@ def serve(
         limits = found.limits(shape, batch=batch, tokens=tokens, concurrency=concurrency)
         limits = replace(limits, ahead=ahead)
     if overhead is not None:
-        limits = replace(limits, overhead=parse_time(overhead))
+        limits = replace(limits, overhead=parse_time(overhead), request_overhead=0.0)
     question = Question(model, shape, machine, load, limits, reduce, None, engines, found)
     if disaggregated:
         rows = [_disaggregated_row(question, prefill, decode, fetch)]
     else:
         rows = _rows_by_method(question, fetch if fetching else "recompute", block)
-    note = write(path, rows) if path else ""
+    note = write(path, _page(question, rows) if path.suffix == ".html" else rows) if path else ""
     if json:
         print_json("serve", machine.name, rows)
     else:
         _print(question, rows)
     print_written(note, quiet=json)
+
+
+def _counted(requests: int | None, concurrency: int) -> int:
+    """Return the number of requests, which the client needs to keep so many in flight."""
+    if requests is None:
+        return _ROUNDS * concurrency if concurrency else _REQUESTS
+    if 0 < requests < concurrency:
+        raise UsageError(
+            f"--requests: {requests} requests are never {concurrency} in flight",
+            f"Use --requests {_ROUNDS * concurrency}, or a smaller --concurrency.",
+        )
+    return requests
 
 
 def _refuse_steps(settings: dict[str, str]) -> None:
@@ -296,24 +329,46 @@ _THROUGHPUT_GAIN = Column("throughput_gain", "gain", "{:.2f}x".format)
 
 def _print(question: "Question", rows: list[dict[str, Any]]) -> None:
     """Print the rows as a table; of a single one no gain over others."""
-    disaggregated = "prefill" in rows[0]
-    title = _title(question, disaggregated=disaggregated)
+    print_table(_columns(rows), rows, title=_title(question, rows))
+    if note := _note(rows):
+        print(note)
+
+
+def _page(question: "Question", rows: list[dict[str, Any]]) -> str:
+    """Return the same as a page."""
+    from weft.report.page import Section, html_page
+
+    served = Section("What is served", _note(rows), _columns(rows), rows)
+    return html_page(f"{question.name} served", [served], lead=_title(question, rows))
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     if len(rows) > 1:
-        columns = [*_FETCHING, _TTFT_ALONE, _TTFT_ALONE_GAIN, *_RATES, _THROUGHPUT_GAIN]
-        print_table(columns, rows, title=title)
-        print("gain: over per-copy")
-        return
-    pools = _POOLS if disaggregated else ()
+        return [*_FETCHING, _TTFT_ALONE, _TTFT_ALONE_GAIN, *_RATES, _THROUGHPUT_GAIN]
+    pools = _POOLS if "prefill" in rows[0] else ()
     fetching = _FETCHING if rows[0]["fetch"] != "recompute" else ()
-    print_table([*pools, *fetching, _TTFT_ALONE, *_RATES], rows, title=title)
+    return [*pools, *fetching, _TTFT_ALONE, *_RATES]
 
 
-def _title(question: "Question", *, disaggregated: bool) -> str:
+def _note(rows: list[dict[str, Any]]) -> str:
+    """Say what gains are over, or the ranges of a single row, where servers have some."""
+    if len(rows) > 1:
+        return "gain: over per-copy"
+    ends = {
+        name: [format_time(rows[0][f"{key}_{end}"]) for end in ("low", "high")]
+        for key, name in (("ttft", "first token"), ("itl", "between tokens"))
+        if rows[0].get(f"{key}_low") is not None
+    }
+    found = [f"{name} {low} to {high}" for name, (low, high) in ends.items()]
+    return f"ranges: {', '.join(found)}" if found else ""
+
+
+def _title(question: "Question", rows: list[dict[str, Any]]) -> str:
     load = question.load
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
     if question.limits.concurrency:
         come = f"{question.limits.concurrency} in flight"
-    layout = "" if disaggregated else f", tp {question.model.tp},"
+    layout = "" if "prefill" in rows[0] else f", tp {question.model.tp},"
     title = (
         f"{question.name}{layout} on {question.platform.name}: {load.count} requests, {come}, "
         f"prompts of {load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; "
