@@ -34,7 +34,7 @@ def count_rows(options: Options) -> int:
 
 
 def exchanges(options: Options, ranks: int) -> Iterator[CollectiveCase]:
-    """List what is asked for, size by size."""
+    """List the cases of the options, size by size."""
     for size in options.sizes or SIZES:
         for kind in kinds_of(options):
             for dtype in options.dtypes or ("float32",):

@@ -82,7 +82,7 @@ def _namespaces(count: int) -> Iterator[list[NetHost]]:
     hosts = [
         NetHost(
             f"{_PREFIX}{os.getpid()}-{number}-{end}",
-            f"10.91.{number % 250}.{end + 1}",  # nobody else is in these namespaces
+            f"10.91.{number % 250}.{end + 1}",  # no other process is in these namespaces
             f"weft{end}",
         )
         for end in range(count)

@@ -27,7 +27,7 @@ _NCCL = (
 
 
 def write_events(path: Path, num_events: int) -> Path:
-    """Write about so many events, packed: whole steps."""
+    """Write about that many events, packed: whole steps."""
     with gzip.open(path, "wt", compresslevel=6, encoding="ascii") as file:
         file.write(_HEAD)
         for step in range(round(num_events / EVENTS_OF_A_STEP)):
@@ -37,7 +37,7 @@ def write_events(path: Path, num_events: int) -> Path:
 
 
 def write_bytes(path: Path, nbytes: int) -> Path:
-    """Write a plain file of at least so many bytes."""
+    """Write a plain file of at least that many bytes."""
     written = 0
     with path.open("w", encoding="ascii") as file:
         written += file.write(_HEAD)

@@ -98,7 +98,7 @@ void pool_into(const ShardTuple& shard, const BagsTuple& bags, bool mean, std::u
   weft::pool(shard_of(shard), bags_of(bags, mean), {first, last}, at<float>(out), pitch);
 }
 
-// Whether so many slices were delivered before the time was over; Ctrl-C breaks off.
+// Whether that number of slices was delivered before the time was over; Ctrl-C breaks off.
 bool wait_delivered(const Pooling& self, std::uint64_t count, double seconds) {
   weft::Backoff backoff(false, to_duration(seconds));
   while (self.delivered() < count) {

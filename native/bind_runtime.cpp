@@ -116,7 +116,7 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
   return {done, done ? to_tuple(worker->abort_of_job(job)) : nb::none()};
 }
 
-// Makes progress on a job for so many seconds, or until it is done.
+// Makes progress on a job until it is done, for that many seconds at most.
 void make_progress(Member& self, std::uint64_t job, double seconds) {
   weft::Worker* worker = self.threads().worker();
   if (worker == nullptr) return;

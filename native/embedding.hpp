@@ -105,7 +105,7 @@ struct Reader {
   }
 };
 
-// Another rank's row is passed over, one that nobody has is an error.
+// A row of another rank is skipped; a row that no rank has is an error.
 template <class Index>
 [[gnu::cold, gnu::noinline]] void pass_over(const Shard& shard, const Reader<Index>& from, std::size_t sample,
                                             std::size_t i) {
@@ -170,7 +170,7 @@ WEFT_INLINE void pool_one(const Shard& shard, const Reader<Index>& from, std::si
   out[at] = sum * scale;
 }
 
-// Whether the rows of a shard are just so many vectors long.
+// Whether the rows of a shard are exactly that number of vectors long.
 template <std::size_t kVectors, class L>
 WEFT_INLINE bool whole(const Shard& shard) noexcept {
   return shard.dim == kVectors * L::kCount;

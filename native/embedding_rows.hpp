@@ -34,7 +34,7 @@ constexpr std::size_t row_bytes(Element element, std::size_t dim) noexcept {
   return 0;
 }
 
-// Vectors of so many lanes. Memory need not be aligned.
+// Vectors of a number of lanes. Memory need not be aligned.
 template <std::size_t kLanes>
 struct Lanes {
   static constexpr std::size_t kCount = kLanes;

@@ -108,7 +108,7 @@ class Uses {
     firsts_.resize(uses_.size() + 1);
     firsts_[0] = 0;
     std::size_t count = uses_.empty() ? 0 : 1;
-    for (std::size_t i = 1; i < uses_.size(); ++i) {  // no branch: nobody foresees which rows are new
+    for (std::size_t i = 1; i < uses_.size(); ++i) {  // no branch: new rows are unpredictable
       firsts_[count] = static_cast<std::uint32_t>(i);
       count += uses_[i].row != uses_[i - 1].row;
     }

@@ -27,7 +27,7 @@ inline std::string raised_text(int self, std::string_view error, std::string_vie
 }
 
 // The fault to report for an abort of rank ``self`` at ``place`` (a call, or a command of it).
-// Nothing where somebody else reports it: another rank, or another thread of this process.
+// Empty where another rank, or another thread of this process, reports it.
 inline std::optional<Fault> fault_of(const Abort& abort, const Control& control, int self,
                                      std::string_view place, std::chrono::nanoseconds timeout) {
   const std::string me = "rank " + std::to_string(self), at(place);

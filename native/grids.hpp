@@ -1,4 +1,4 @@
-// Kernels that are grids of tiles: how long what is left of one takes on so many units.
+// Kernels that are grids of tiles: the duration of the remaining tiles on a number of units.
 #pragma once
 
 #include <algorithm>
@@ -141,7 +141,7 @@ class Progress {
     return std::min(tiles, total());
   }
 
-  // When so many tiles have ended.
+  // When that number of tiles has ended.
   double time_of(double tiles) const {
     std::vector<Group> order;
     for (const Group& group : groups_) order.push_back({group.units, first_end(group)});

@@ -43,7 +43,7 @@ class Heap {
                               "creating shared memory"));
       const UnlinkOnError guard{name};
       lock_shared(file);
-      // Somebody who cleans up may have taken the file for a left one before it was locked.
+      // Another process may have removed the file as a left one before it was locked.
       if (is_unlinked(file)) continue;
       checked(::ftruncate(file.get(), static_cast<off_t>(nbytes)), "sizing shared memory");
       Heap heap(name, std::move(file), nbytes);

@@ -35,7 +35,7 @@ namespace weft {
 class P2PSlots {
  public:
   static constexpr std::size_t kSlots = 8;
-  static constexpr std::size_t kInline = 1984;  // so little is sent with the slot: nobody waits
+  static constexpr std::size_t kInline = 1984;  // shorter messages are in the slot: no wait
   static constexpr std::size_t kAside = 64 << 20;  // bytes, but one message at least
 
   // Null: free to be written by the sender. The sender posts, the receiver takes it and, if
@@ -93,7 +93,7 @@ class P2PSlots {
       } else {
         slot.location = Location::of(data, resolver_.heap);
       }
-      // Release: who sees it posted sees what was written above, and the data itself.
+      // Release: a thread that sees it posted sees the writes above, and the data itself.
       state(slot).store(kPosted, std::memory_order_release);
       return slot.sequence * kSlots + i;
     }
@@ -107,7 +107,7 @@ class P2PSlots {
     if (slot.sequence != number / kSlots) return true;  // the slot has the next one by now
     // Acquire: the receiver has read our memory, so it may change.
     if (state(slot).load(std::memory_order_acquire) != kTaken) return false;
-    // Relaxed: who posts next has the lock.
+    // Relaxed: the next thread that posts has the lock.
     state(slot).store(kFree, std::memory_order_relaxed);
     return true;
   }
@@ -167,8 +167,8 @@ class P2PSlots {
     return nbytes;
   }
 
-  // Puts the oldest message aside if all slots hold messages that nobody has taken. With the lock held
-  // while it is copied: nobody may take a later one of its tag meanwhile.
+  // Puts the oldest message aside if all slots hold messages that no thread has taken. With the lock held
+  // while it is copied: no thread may take a later one of its tag meanwhile.
   void make_room(Side& side, Row& slots, std::uint32_t from) {
     Slot* first = &slots[0];
     for (Slot& slot : slots) {

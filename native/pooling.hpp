@@ -108,7 +108,7 @@ class Pooling : public Kernels {
       case PoolingTask::Kind::pool: return pool_slice(task, slices);
       case PoolingTask::Kind::deliver:
         join(task, slices);
-        // Release: who counts it finds what was written before.
+        // Release: a thread that counts it sees the writes before.
         delivered_.fetch_add(1, std::memory_order_release);
         return;
       case PoolingTask::Kind::update: return update_all(task, slices);

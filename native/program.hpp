@@ -66,7 +66,7 @@ struct Row {
   Condition wait;
   std::uint64_t* raised = nullptr;  // by a signal or a submit
   std::uint64_t by = 0;
-  Doorbell* bell = nullptr;  // of the rank that waits for it; null: nobody sleeps
+  Doorbell* bell = nullptr;  // of the rank that waits for it; null: no thread sleeps
   Reduction reduction;
   std::int32_t coder = -1;  // of an encode or decode, into Program::coders; -1: as it is
   bool slot = false;        // a copy of a slot: as much of it as is in use

@@ -78,7 +78,7 @@ class Worker {
     stop_all();
   }
 
-  // Relaxed: the bell of start() orders it for who started the thread.
+  // Relaxed: the bell of start() orders it for the thread that called start().
   [[nodiscard]] pid_t thread() const noexcept { return id_.load(std::memory_order_relaxed); }
 
   // Whether that is the calling thread, which cannot join itself.
@@ -102,7 +102,7 @@ class Worker {
     return number;
   }
 
-  // Acquire: who finds it idle finds what the jobs wrote. Relaxed: a job of another thread's that
+  // Acquire: a thread that finds it idle sees what the jobs wrote. Relaxed: a job of another thread's that
   // is just being handed over may be missed.
   [[nodiscard]] bool is_idle() const noexcept {
     return num_done_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_relaxed);
@@ -112,7 +112,7 @@ class Worker {
     return num_done_.load(std::memory_order_seq_cst) >= number;
   }
 
-  // Whether it came in time. ``poll`` may throw. ``spins``: a core is there for who waits.
+  // Whether it came in time. ``poll`` may throw. ``spins``: the waiting thread has a core.
   bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false) {
     const auto deadline = Clock::now() + timeout;
     Backoff backoff(spins, kLong, Background::none, bell_);
@@ -134,7 +134,7 @@ class Worker {
     while (!is_idle()) static_cast<void>(wait(submitted_.load(std::memory_order_relaxed), kLong, poll));
   }
 
-  // Returns why a job failed, to everybody who asks. A failed world gets no more jobs, so few are kept.
+  // Returns why a job failed, to every caller. A failed world gets no more jobs, so few are kept.
   std::optional<Abort> abort_of_job(std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
     const auto found = aborts_.find(number);
@@ -233,7 +233,7 @@ class Worker {
       if (abort) aborts_[number] = *abort;
       jobs_.pop_front();
     }
-    // One order with the doorbell; and who sees the number sees what the job wrote.
+    // One order with the doorbell; and a thread that sees the number sees what the job wrote.
     num_done_.store(number, std::memory_order_seq_cst);
   }
 

@@ -102,7 +102,7 @@ def _means(machine: Platform) -> Iterator[Target]:
 
 
 def _without(machine: Platform) -> Iterator[Target]:
-    """Yield what each mechanism is worth: the means without it, which nobody has published."""
+    """Yield the effect of each mechanism: the means without it, which are not published."""
     for mechanism in MECHANISMS:
         rows = priced_list(without(machine, mechanism.name))
         others = ", ".join(f"{n} {mean_percent(rows, n):.0f}" for n in STRATEGIES if n in MEANS)

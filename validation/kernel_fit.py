@@ -41,7 +41,7 @@ def errors_of(left: Floats) -> Floats:
 
 
 def correction_of(study: Study, left: Floats, grid: str) -> Correction:
-    """Fit the grid to what is left unexplained, as the catalogue keeps it.
+    """Fit the grid to the residuals, as the catalogue keeps it.
 
     Its step is about half of what even the grid leaves of matrix products: finer ones would write
     down noise. Other families need less.

@@ -24,7 +24,7 @@ SYSTEMS = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "
 # cost model of other devices is fitted to them.
 FITTED_SIBLINGS = ("gb200",)
 _TENTH, _SHAPE, _FIFTHS = 10, 10, 5  # one row of ten is held back, one shape of ten
-# Formulas and grids were chosen with other parts held back: these two nobody looked at before.
+# Formulas and grids were chosen with other parts held back: these two were not looked at before.
 _HELD_ROWS, _HELD_SHAPES = 2611, 2612
 
 
@@ -74,7 +74,7 @@ class Study:
         return replace(self, columns=columns, seconds=self.seconds[rows])
 
     def sample(self, most: int) -> "Study":
-        """Keep so many rows at most, drawn the same way every time."""
+        """Keep ``most`` rows at most, the same random ones every time."""
         if len(self.seconds) <= most:
             return self
         drawn = np.random.default_rng(0).permutation(len(self.seconds))[:most]

@@ -113,7 +113,7 @@ _SIBLINGS = {"gb200": "gb200-nvl72", "a40": "a40-8"}
 
 
 def _after_sweep(study: Study) -> Floats:
-    """Fit the chosen rows as a user's sweep is fitted, and return what is left of the others."""
+    """Fit the chosen rows as a user's sweep is fitted, and return the residuals of the others."""
     places = sweep_places(study.kind, study.columns)
     chosen = spread_points(places, min(POINTS, len(study.seconds) // 2))
     shown = study.part(chosen)

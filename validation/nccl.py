@@ -1,4 +1,4 @@
-"""NCCL's collectives against measured tables of A100, H100, B200 and L40S, and what nobody fitted.
+"""NCCL's collectives against measured tables of A100, H100, B200 and L40S, fitted and held out.
 
 Where the tables are, all is fitted again and the errors are computed; elsewhere those that were
 recorded with the curves of the catalogue are shown.

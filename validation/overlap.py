@@ -126,7 +126,7 @@ def _recorded(
 
 
 def _slowdown(pair: RecordedPair) -> float:
-    """Return what the step engine says of a kernel next to a collective of so many workgroups."""
+    """Return the step engine's slowdown of a kernel next to a collective of some workgroups."""
     machine = platform("a100-8")
     device = replace(machine.require_device(), launch=0.0)
     machine = replace(machine, device=device)

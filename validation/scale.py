@@ -1,4 +1,4 @@
-"""From 1 to 131,072 devices: weft's own predictions, which nobody published figures for."""
+"""From 1 to 131,072 devices: weft's own predictions, for which no figures are published."""
 
 from __future__ import annotations
 

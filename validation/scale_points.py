@@ -34,7 +34,7 @@ class Job:
     replica: int = 1
 
     def on(self, num_ranks: int) -> StepGraph:
-        """Make it for so many ranks."""
+        """Make it for ``num_ranks`` ranks."""
         settings = dict(self.settings)
         settings["batch"] = str(self.batch * (num_ranks // self.replica))
         return generate(self.workload, num_ranks, settings)

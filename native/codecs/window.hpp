@@ -27,7 +27,7 @@ constexpr std::uint8_t beyond(int bits) noexcept {
 
 struct Window {
   std::uint8_t base = 0;
-  std::uint8_t bits = kMostBits + 1;  // so many: none that pays
+  std::uint8_t bits = kMostBits + 1;  // more than any that pays
   std::uint16_t exceptions = 0;
 
   [[nodiscard]] std::size_t nbytes(std::size_t count) const noexcept {

@@ -59,7 +59,7 @@ class Pricer:
         return self._grids[gemm]
 
     def traffic(self, gemm: Gemm, units: int) -> float:
-        """Return the bytes that a GEMM asks of memory on so many units."""
+        """Return the bytes that a GEMM asks of memory on a number of units."""
         if (gemm, units) not in self._traffic:
             found = self.grid(gemm).traffic_on(units, self.device)
             self._traffic[gemm, units] = found

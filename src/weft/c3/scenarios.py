@@ -21,7 +21,7 @@ TILE_SCHEDULES = {"static": "gemm", "stealing": "gemm-stealing", "lists": "gemm-
 class Gemm:
     """C = A x B of ``m`` x ``n``, summed over ``k``: m tokens pass a weight of k x n.
 
-    ``tiles`` says who computes which tile: ``TILE_SCHEDULES`` has the schedules.
+    ``tiles`` says which workgroup computes which tile: see ``TILE_SCHEDULES``.
     """
 
     m: int

@@ -1,7 +1,6 @@
 """Conversion of measurements to the platform ``here``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from weft.hardware import (
     platform_from_table,
     this_machine,
 )
+from weft.hardware.quantity import SourcedNumbers
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 from weft.units import format_size
@@ -60,7 +60,7 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     source = f"measured here on {when} by weft calibrate"
     rates = {step: {name: 1 / s for name, s in each.items()} for step, each in found.items()}
     seconds = {"flags": found["flags"], "calls": found["calls"], "algorithms": found["algorithms"]}
-    table = _table(rates | seconds, this_machine(), _PlatformWriter(source))
+    table = _table(rates | seconds, this_machine(), SourcedNumbers(source))
     return platform_from_table(table, "here.toml")
 
 
@@ -89,23 +89,8 @@ def save(platform: Platform, path: Path | None = None) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class _PlatformWriter:
-    """Numbers with their source, as a platform file has them."""
-
-    source: str
-
-    def achieved(self, value: float, what: str) -> dict[str, Any]:
-        number = float(f"{value:.4g}")
-        return {"value": number, "basis": "achieved", "source": f"{what}, {self.source}"}
-
-    def derived(self, value: float, what: str) -> dict[str, Any]:
-        number = float(f"{value:.4g}")
-        return {"value": number, "basis": "derived", "source": f"{what}, {self.source}"}
-
-
 def _table(
-    found: Mapping[str, Measured], machine: Machine, write: _PlatformWriter
+    found: Mapping[str, Measured], machine: Machine, write: SourcedNumbers
 ) -> dict[str, Any]:
     copy, flag = found["copies"], found["flags"]
     fastest = max(copy[f"{each} cached alone"] for each in SETS)
@@ -128,7 +113,7 @@ def _table(
 
 
 def _device(
-    found: Mapping[str, Measured], machine: Machine, write: _PlatformWriter, latency: dict[str, Any]
+    found: Mapping[str, Measured], machine: Machine, write: SourcedNumbers, latency: dict[str, Any]
 ) -> dict[str, Any]:
     copy, call = found["copies"], found["calls"]
     largest = max(SETS)
@@ -161,7 +146,7 @@ def _device(
 
 
 def _dma(
-    found: Mapping[str, Measured], write: _PlatformWriter, rate: float, launch: float
+    found: Mapping[str, Measured], write: SourcedNumbers, rate: float, launch: float
 ) -> dict[str, Any]:
     """Return the cost of waking an engine thread: the extra time of a call by engines."""
     latency = found["flags"]["spin"] / 2
@@ -176,7 +161,7 @@ def _dma(
     }
 
 
-def _shared(found: Mapping[str, Measured], write: _PlatformWriter) -> dict[str, Any]:
+def _shared(found: Mapping[str, Measured], write: SourcedNumbers) -> dict[str, Any]:
     sums, far = found["sums"], found["reads of other processes"]
     sets = {_key(each): _set(found, each, write) for each in SETS}
     # Where the system forbids such reads everything goes through the heap: as slow as a copy.
@@ -198,7 +183,7 @@ def _shared(found: Mapping[str, Measured], write: _PlatformWriter) -> dict[str, 
     }
 
 
-def _set(found: Mapping[str, Measured], nbytes: int, write: _PlatformWriter) -> dict[str, Any]:
+def _set(found: Mapping[str, Measured], nbytes: int, write: SourcedNumbers) -> dict[str, Any]:
     copy, total = found["copies"], found["sums"]
     rates = {
         "cached": copy[f"{nbytes} cached alone"],
@@ -226,7 +211,7 @@ def _streamed_from(copy: Measured) -> int:
     return min(found, max(cache_bytes()) // 4)
 
 
-def _eager_up_to(algorithms: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
+def _eager_up_to(algorithms: Measured, kind: str, write: SourcedNumbers) -> dict[str, Any]:
     """Return the largest size up to which eager copies were as fast as staged ones."""
     wins = [
         algorithms[f"{kind} {s} eager"] <= algorithms[f"{kind} {s} staged"] for s in ALGORITHM_SIZES

@@ -143,8 +143,13 @@ _LOADED = ("torch", "torch.nn.parallel", "weft.calibration.torch_calibration")
 Step = tuple[str, Callable[[], None]]
 
 
-def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> Platform:
-    """Measure this machine, all of it; ``shown`` hands the steps on as they come."""
+def measured_here(
+    shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple, *, all_cores: bool = True
+) -> Platform:
+    """Measure this machine; ``shown`` hands the steps on as they come.
+
+    Ops on ``all_cores`` of one rank are for jobs of a single rank only.
+    """
     measured: dict[str, Measured] = {}
     found, watch = TorchFound(), NoiseMonitor()
 
@@ -152,7 +157,11 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
         measured[name] = machine_calibration.measure_step(act)
 
     steps: list[Step] = [(name, partial(put, name, act)) for name, act in machine_calibration.STEPS]
-    steps += [(name, partial(measure, found)) for name, measure in STEPS]
+    steps += [
+        (name, partial(measure, found))
+        for name, measure in STEPS
+        if all_cores or measure is not measure_all_cores
+    ]
     with forked_ranks(_LOADED):
         for _, act in shown(steps):
             act()
@@ -224,7 +233,7 @@ def _library(name: str, curves: Curves, source: str) -> Library:
 
 
 def rising(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Make a curve rise: more bytes take no less, so a hill on the way was somebody else's.
+    """Make a curve rise: more bytes take no less, so a hill was caused by other processes.
 
     >>> rising([(1, 5.0), (2, 3.0), (4, 6.0)])
     [(1, 3.0), (2, 3.0), (4, 6.0)]

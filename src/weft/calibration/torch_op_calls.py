@@ -158,7 +158,7 @@ class OpCallRecorder:
             tuple(_turned(value, like, index) for index, value in enumerate(args)),
             tuple((key, _turned(value, like, -1)) for key, value in kwargs.items()),
         )
-        if func.namespace.startswith("c10d"):  # groups are no values, and nobody calls it again
+        if func.namespace.startswith("c10d"):  # groups are no values, and it is not called again
             call = OpCall(name, ())
         mine = self.found.setdefault(rank, {})
         mine[number] = RecordedCall(call, places, made, self._free)

@@ -30,7 +30,6 @@ from weft.trace import write_perfetto
 from weft.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from weft.hardware import Platform
@@ -78,7 +77,7 @@ class Tour:
         from weft.calibration.torch_calibration import measured_here
 
         begin = time.monotonic()
-        made = measured_here(lambda steps: track(_needed(steps), "measuring this machine"))
+        made = measured_here(lambda steps: track(steps, "measuring this machine"), all_cores=False)
         where = save(made)
         shared = made.require_device().shared
         assert shared is not None
@@ -177,11 +176,6 @@ def _is_current() -> bool:
     from weft.calibration.torch_calibration import current_here
 
     return current_here() is not None
-
-
-def _needed(steps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the steps without those that only single-rank jobs need."""
-    return [step for step in steps if "all cores" not in step[0]]
 
 
 def _planned_row(made: Planned) -> dict[str, Any]:

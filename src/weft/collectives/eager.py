@@ -24,7 +24,7 @@ from weft.schedule import Buffer, Copy, Group, Program, Reduce, Schedule, Signal
 from weft.schedule.values import Value
 
 
-# The eager protocol of MPI libraries: data goes to a buffer that is always there, without a
+# The eager protocol of MPI libraries: data goes to a buffer that always exists, without a
 # rendezvous.
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
     """Build an all-gather in which every rank reads the parts of all others."""

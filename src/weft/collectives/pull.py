@@ -180,8 +180,8 @@ def _pulling(group: Group, local: Items, each: Items) -> Queue:
 def together(group: Group, work: Items) -> Queue:
     """Return a queue that signals, works once all ranks are ready, and leaves when all are done."""
     others = group.size - 1
-    # Two synchronizations, as in MPI's one-sided fence: nobody reads before all inputs are there,
-    # and nobody leaves, and changes its input, before all have read it.
+    # Two synchronizations, as in MPI's one-sided fence: no rank reads before all inputs exist,
+    # and no rank leaves, and changes its input, before all have read it.
     lane = (to_all(group, READY), wait(READY, others), *work)
     return launched((*lane, to_all(group, DONE), wait(DONE, others)))
 

@@ -49,10 +49,12 @@ def int8_kernel(source, starts, sizes, out, total, block: tl.constexpr, write: t
         return
     out += tl.load(starts + number)
     size = most.to(tl.float32, bitcast=True)
+    # A scale that is NaN marks a block that keeps its values: no scale is one otherwise.
     scale = tl.where(kept != 0, 0x7FC00000, tl.div_rn(size, 127.0).to(tl.int32, bitcast=True))
     for byte in tl.static_range(4):
         tl.store(out + byte, ((scale >> (8 * byte)) & 0xFF).to(tl.uint8))
     factor = tl.where(most == 0, 0.0, tl.div_rn(127.0, tl.where(most == 0, 1.0, size)))
+    # 1.5 * 2^23: the sum is rounded to an integer, which stands in its low bits.
     rounded = word.to(tl.float32, bitcast=True) * factor + 12582912.0
     integer = rounded.to(tl.int32, bitcast=True) & 0xFF
     tl.store(out + 4 + i, integer.to(tl.uint8), mask=i < tl.where(kept != 0, 0, count))

@@ -260,7 +260,7 @@ def write_kernel(source, values, plan, starts, out, total, kind: tl.constexpr):
 def check_kernel(payload, starts, sizes, wrong, length, total, kind: tl.constexpr):
     """Check that every block is as long as its header says, reading only inside the payload.
 
-    One program a block: sizes stand in front of the blocks, so nobody waits for the one before.
+    One program a block: sizes stand in front of the blocks, so no program waits for the one before.
     """
     block = tl.program_id(0)
     at = tl.load(starts + block)

@@ -48,7 +48,7 @@ _CORE = {
 # On a GPU a codec is kernels that read and write memory: so many passes over what is encoded
 # (pack decides, gathers and writes; native/codecs has the same steps), each a launch. A kernel
 # needs about 64 KiB for each unit until it fills the device. These are parameters, not
-# measurements: nobody ran these kernels on these devices here.
+# measurements: these kernels were not run on these devices.
 _PASSES = {"pack": 3.0, "bf16": 1.0, "fp16": 1.0, "fp8": 1.0, "int8": 1.0, "int4": 1.0}
 _OTHER_PASSES = 4.0  # zfp and the like: bound by arithmetic more than by memory
 _FILLS_UNIT = 64 << 10

@@ -117,7 +117,7 @@ def _measured_before(known: Library, version: str) -> str:
 
 
 def own_seconds(platform: Platform, price: LibraryPrice) -> float:
-    """Return what is left of a price for the kernel itself, once it is launched and ranks have met.
+    """Return the price of the kernel itself, once it is launched and ranks have met.
 
     What was measured includes both, and the simulator counts them by itself.
     """
@@ -140,7 +140,7 @@ def _fallback(platform: Platform, kind: str, name: str) -> str:
 def _has_no_table(platform: Platform, kind: str, name: str) -> bool:
     """Return whether a collective inside a node is priced by algorithms: it has no table.
 
-    Rings of NVLink are those of the model; what RCCL does inside a node nobody logged.
+    Rings of NVLink are those of the model; what RCCL does inside a node was not logged.
     """
     if any(measured.name == name for measured in platform.libraries):
         return False

@@ -185,7 +185,7 @@ def _local_rate(network: NodeNetwork, nbytes: int, coefficients: Coefficients) -
 
 
 def _port_rate(network: NodeNetwork, connections: float, coefficients: Coefficients) -> float:
-    """Return what a NIC moves over so many connections; near its rate both limits are felt."""
+    """Return the rate of a NIC over some connections; near its own rate both limits count."""
     port, opened = (
         network.nic_rate * coefficients["share"],
         connections * coefficients["connection"],

@@ -52,7 +52,7 @@ class Spectrum:
         """Return the lookups that miss a cache of so many rows, which is empty at first.
 
         A row with a mean of c lookups a batch that stays for the share s of it is missed when it
-        is asked for first, and again whenever nobody asked for it for so long.
+        is first asked for, and again whenever it was not asked for during that share.
         """
         kept = self._kept(capacity)[:, None]
         gone = np.exp(-self.counts * kept)

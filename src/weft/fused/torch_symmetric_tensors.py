@@ -75,7 +75,7 @@ class TorchSymmetricMemory:
         handle = memory.rendezvous(mine, self.group)
         mine.zero_()
         addresses = torch.tensor(handle.buffer_ptrs, dtype=torch.int64, device=self.device)
-        barrier(group=self.group)  # nobody stores before all are zero
+        barrier(group=self.group)  # no rank stores before all are zero
         torch.cuda.synchronize(self.device)
         return SymmetricTensor(mine, addresses)
 

@@ -338,7 +338,7 @@ class GemmAllToAllOperator(FusedOperator):
         )
 
     def slices_of(self, segments: Sequence[int], block_m: int) -> int:
-        """Return in how many slices segments of so many rows arrive from one rank."""
+        """Return the number of slices in which segments of these rows arrive from one rank."""
         return min(self.num_slices, sum(ceil(rows / block_m) for rows in segments))
 
     def finish(self, slices: Sequence[int], *, max_polls: int = MAX_POLLS) -> torch.Tensor:

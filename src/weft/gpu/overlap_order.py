@@ -242,7 +242,7 @@ def postponed(graph: OverlapGraph, order: list[int], limit: int) -> list[int]:
 
 
 def _moved(graph: OverlapGraph, order: list[int], behind: dict[int, float]) -> list[int]:
-    """Move computation of so many seconds behind the start of each collective, if there is some.
+    """Move up to that many seconds of computation behind the start of each collective.
 
     The nodes before a start, back to the start before it, are parted into those that it needs and
     the others; both keep their order.

@@ -46,7 +46,7 @@ class Fit:
     errors: Errors
 
     def covers(self, num_ranks: int) -> bool:
-        """Return whether the curves cover so many ranks: without steps, only as measured."""
+        """Return whether the curves cover a number of ranks: without steps, only measured ones."""
         return num_ranks >= min(self.ranks) if self.step else num_ranks in self.ranks
 
 
@@ -68,7 +68,7 @@ class Library:
     fallback: str = ""
 
     def serves(self, collective: str, num_ranks: int) -> bool:
-        """Return whether it has a kernel for so many ranks that was measured."""
+        """Return whether it has a measured kernel for a number of ranks."""
         return any(f.collective == collective and f.covers(num_ranks) for f in self.fits)
 
     @property

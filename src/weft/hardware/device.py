@@ -100,7 +100,7 @@ class Dma:
 class Kernels:
     """How kernels run on the units, next to each other and to copies.
 
-    The defaults serve devices that nobody measured next to collectives: those of MI300X where
+    The defaults serve devices that were not measured next to collectives: those of MI300X where
     they were fitted, and the caches of H100.
     """
 
@@ -189,7 +189,7 @@ class Cores:
     sets: Mapping[str, WorkingSet] = field(hash=False)
     reduces: Mapping[str, Reducing] = field(hash=False)
     # Up to so many bytes of its input a rank is faster to lay them out in shared memory than to be
-    # read; the second where elements are reduced. 0: nobody measured it.
+    # read; the second where elements are reduced. 0: not measured.
     eager_up_to: Bytes = 0
     eager_reduced_up_to: Bytes = 0
 

@@ -1,7 +1,7 @@
 """Kernels of a device: cost models fitted to measured tables, with their source and errors.
 
 The files under ``catalogue/kernels`` are written by ``validation/fit_kernels.py`` from measured
-tables. A device that nobody measured says itself which one it is ``like``. ``any.toml`` holds the
+tables. A device that was not measured states which one it is ``like``. ``any.toml`` holds the
 coefficients that were fitted to all devices at once, which serve a device with a datasheet only.
 What the coefficients mean is written in ``weft.cost``.
 """
@@ -67,7 +67,7 @@ def fitted_devices() -> tuple[str, ...]:
 
 @lru_cache
 def device_fits(device: str) -> DeviceFits:
-    """Read what is known of kernels on a device; nothing, if it was not measured."""
+    """Read the kernel fits of a device; empty if it was not measured."""
     path = FOLDER / f"{device}.toml"
     if not path.is_file():
         return DeviceFits(device)

@@ -1,7 +1,7 @@
 """What is known of a library's collectives on a device: fitted curves, their source and errors.
 
 The files under ``catalogue/libraries`` are written by ``validation/fit_nccl.py`` from measured
-tables. A device that nobody measured says itself which one it is ``like``. What the curves mean is
+tables. A device that was not measured states which one it is ``like``. What the curves mean is
 written in ``weft.cost.nccl``. Those under ``catalogue/algorithms`` hold the numbers of a
 library's algorithms between nodes, which ``weft.cost.nccl_algorithms`` reads.
 """
@@ -43,7 +43,7 @@ def library_devices(name: str) -> tuple[str, ...]:
 
 @lru_cache
 def library(name: str, device: str, like: str = "") -> Library:
-    """Read what is known of a library on a device, or on the one that it is like."""
+    """Read the curves of a library on a device, or on the one that it is like."""
     devices = library_devices(name)
     if device in devices:
         return msgspec.convert(read_toml(FOLDER / f"{name}-{device}.toml"), Library)

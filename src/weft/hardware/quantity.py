@@ -82,19 +82,23 @@ class Kind:
 class SourcedNumbers:
     """Writes numbers with their source, in the form of a platform file."""
 
-    def __init__(self, source: str, digits: int) -> None:
-        self._source, self._digits = source, digits
+    def __init__(self, source: str, *, digits: int = 4) -> None:
+        self.source, self._digits = source, digits
 
-    def achieved(self, value: float, what: str, basis: str = "achieved") -> dict[str, Any]:
-        """Return a measured value, rounded to the significant digits of the source."""
-        return self._with_source(float(f"{value:.{self._digits}g}"), what, basis)
+    def achieved(self, value: float, what: str) -> Table:
+        """Return a measured number, rounded to significant digits."""
+        return self._number(float(f"{value:.{self._digits}g}"), what, "achieved")
 
-    def count(self, value: int, what: str) -> dict[str, Any]:
+    def derived(self, value: float, what: str) -> Table:
+        """Return a number computed from measured ones, rounded to significant digits."""
+        return self._number(float(f"{value:.{self._digits}g}"), what, "derived")
+
+    def count(self, value: int, what: str) -> Table:
         """Return a whole number as it is."""
-        return self._with_source(value, what, "achieved")
+        return self._number(value, what, "achieved")
 
-    def _with_source(self, value: float, what: str, basis: str) -> dict[str, Any]:
-        return {"value": value, "basis": basis, "source": f"{what}, {self._source}"}
+    def _number(self, value: float, what: str, basis: str) -> Table:
+        return {"value": value, "basis": basis, "source": f"{what}, {self.source}"}
 
 
 def _number_or_nan(value: object) -> float:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # cuda is the newest CUDA version that the driver serves (nvidia-smi prints it).
 COMPONENTS = ("torch", "nccl", "cuda", "rocm", "mori")
 _LIBRARY_UNITS = Path(__file__).parent / "catalogue" / "library_units.toml"
-# What a plan assumes where nobody names versions: the torch whose names were checked, and libraries
+# What a plan assumes where no versions are given: the torch whose names were checked, and libraries
 # that were current when it was released. Their collectives are kernels, as predictions assume.
 _ASSUMED = {
     "NVIDIA": {"torch": "2.13", "nccl": "2.29", "cuda": "13.0"},

@@ -1,7 +1,7 @@
 """Measures a GEMM and a collective on this machine: alone, in sequence, and overlapped.
 
 Rank 0 multiplies in its calling thread while its worker and engines communicate with rank 1, which
-does nothing else. A strategy determines the cores of those threads and who moves the bytes.
+does nothing else. A strategy determines the cores of those threads and the mover of the bytes.
 """
 
 import time

@@ -32,7 +32,7 @@ class Overlap:
 
 
 class StepEvaluator:
-    """Runs one step again and again; what was asked before is remembered."""
+    """Runs one step with many candidates, and caches results."""
 
     def __init__(self, engine: StepEngine, prices: Prices) -> None:
         self.engine, self.prices = engine, prices

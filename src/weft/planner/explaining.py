@@ -56,7 +56,7 @@ class Explainer:
         )
 
     def _why(self, number: int, candidate: Candidate) -> str:
-        """Return what decided: what it takes, and what kernels next to it take."""
+        """Return what decided: the duration of a candidate, and that of the kernels next to it."""
         options, run = self._search.options[number], self._planned
         if candidate == options.base:
             if options.group.hidden > _HIDDEN:

@@ -1,4 +1,4 @@
-"""Which layout trains a transformer fastest on so many ranks: enumerate, bound, refine.
+"""Search the layout that trains a transformer fastest on given ranks: enumerate, bound, refine.
 
 ```
  layouts that divide -> those that fit into memory -> ranked by an estimate -> the best predicted

@@ -1,4 +1,4 @@
-"""Ops of a step that a fused embedding takes the place of, and what it takes instead of them.
+"""Ops of a step that a fused embedding replaces, and its price.
 
 Lookups come before their exchange, pieces joined on the way; gradients come after theirs, and with
 them the change of the rows. What the fused operator takes was measured: see ``weft.cost.lookups``.
@@ -46,7 +46,7 @@ class TableLookups:
         return cls((*before, *after), tables)
 
     def seconds(self, device: Device, phase: str) -> Price | None:
-        """Price the fused operator's computation; None where nobody measured it."""
+        """Price the fused operator's computation; None where it was not measured."""
         family = "fused-embedding-backward" if phase == "backward" else "fused-embedding"
         if "weft" not in device.lookups:
             return None

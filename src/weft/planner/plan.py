@@ -106,7 +106,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Plan(ResultTables):
-    """Choices for a step, and what it takes without and with them, in seconds."""
+    """Choices for a step, and its seconds without and with them."""
 
     workload: str
     platform: str
@@ -137,7 +137,7 @@ class Plan(ResultTables):
         return self.baseline / self.planned if self.planned else 1.0
 
     def totals(self) -> dict[str, Any]:
-        """Return what is said of all choices together, under the keys that ``weft plan`` has."""
+        """Return the figures of all choices together, under the keys of ``weft plan --json``."""
         names = ("workload", "baseline", "planned", "low", "high", "gain", "mode")
         found = {name: getattr(self, name) for name in names}
         return found | {

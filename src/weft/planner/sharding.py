@@ -110,7 +110,7 @@ class Sharder:
         return weight
 
     def priced(self, name: str, shards: Sequence[Shard]) -> ShardingPlan:
-        """Price shards that somebody else has placed."""
+        """Price shards with a given placement."""
         parts = self._columns(list(shards))
         owner = np.array([shard.rank for shard in shards])
         return self._plan(name, parts, owner)

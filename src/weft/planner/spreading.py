@@ -1,4 +1,4 @@
-"""A named model spread over the ranks of a platform so that it fits, where nobody said how."""
+"""A named model spread over the ranks of a platform so that it fits, unless settings say how."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def apart(x: Part, out: Part, own: int | None = None) -> tuple[Part, object]:
     """Return the part to read in place of ``x`` while ``out`` is written, and what keeps it alive.
 
     That is a copy where they overlap: other ranks may still read ``x``. Not where it lies ``own``
-    bytes from the start of ``out``, at this rank's own part, which nobody else writes.
+    bytes from the start of ``out``, at this rank's own part, which no other rank writes.
     """
     (here, nbytes), (there, total) = x, out
     if here >= there + total or there >= here + nbytes or here - there == own:

@@ -114,7 +114,7 @@ def _created(path: Path) -> int | None:
             _require_own(path.stat(follow_symlinks=False), path)
         return None
     fcntl.flock(file, fcntl.LOCK_EX)
-    if is_at(file, path):  # nobody removed it as stale before it was locked
+    if is_at(file, path):  # no other process removed it as stale before it was locked
         return file
     os.close(file)
     return None

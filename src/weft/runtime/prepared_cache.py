@@ -176,7 +176,7 @@ class PreparedCache:
         )
 
     def schedule_of(self, key: CallKey, num_ranks: int) -> Schedule:
-        """Return the schedule of a call among so many ranks."""
+        """Return the schedule of a call among ``num_ranks`` ranks."""
         signature = CallSignature(*key)
         return _schedule_of(signature, num_ranks, self._algorithm(signature, num_ranks))
 

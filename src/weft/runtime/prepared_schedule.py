@@ -88,7 +88,7 @@ def prepare(
 def _require_same(schedule: Schedule, world: Communicator) -> None:
     whole = repr([getattr(schedule, each.name) for each in fields(schedule)])
     # A digest, because a schedule is too long for the word of ``agree``. Ranks with different
-    # schedules would wait for flags that nobody raises, or copy to wrong offsets.
+    # schedules would wait for flags that no rank raises, or copy to wrong offsets.
     digest = hashlib.blake2b(whole.encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
     for rank, text in enumerate(shown):

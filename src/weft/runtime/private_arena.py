@@ -64,7 +64,7 @@ class PrivateArena:
         return Allocation(block, self._member.view(self._start + block, nbytes))
 
     def free(self, allocation: Allocation) -> None:
-        """Free memory; nobody may use it any more."""
+        """Free memory, which must not be used any more."""
         self._member.release(self._start + allocation.block, allocation.bytes.size)
         with self._lock:
             self._blocks.free(allocation.block)

@@ -41,7 +41,7 @@ class Work:
         self._keep = None
 
     def make_progress(self, seconds: float) -> None:
-        """Make progress for so many seconds, or until it is done."""
+        """Make progress until the work is done, for ``seconds`` at most."""
         self._comm.member.make_progress(self._job, seconds)
 
     def __repr__(self) -> str:

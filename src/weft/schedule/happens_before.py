@@ -43,7 +43,7 @@ class HappensBefore:
     total: Ints  # by counter: the sum of all signals
     when: Ints  # the round in which an event happens
     first_private: int  # counters from here on are not flags
-    unsafe: Bools  # by counter: a wait does not prove who has signalled (see reentrancy)
+    unsafe: Bools  # by counter: a wait does not prove which rank has signalled (see reentrancy)
 
     def last_before(self, thread: Ints, place: Ints) -> Ints:
         """Return the round of the last event of a thread before a place; -1 if there is none."""

@@ -4,7 +4,7 @@ Flags are never reset. When several ranks signal one flag, a signal of the next 
 counted in place of a missing signal of this one. That is impossible if the sender is held back:
 some rank (the owner or another one) leaves the execution only after the owner's wait has ended, and
 the sender signals only after that rank has entered again. All other flags are *unsafe*: a wait for
-them proves nothing about who has signalled.
+them proves nothing about which has signalled.
 """
 
 from dataclasses import replace

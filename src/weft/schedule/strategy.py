@@ -31,7 +31,7 @@ class StrategyKind:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it only says who runs when and on what: the strategies of ``weft c3``."""
+        """Whether it only orders kernels and assigns units: the strategies of ``weft c3``."""
         return not (self.sliced or self.coded)
 
 

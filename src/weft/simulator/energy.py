@@ -12,7 +12,7 @@ from weft.timeline.intervals import GroupedIntervals, covered_by_group
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Joules of all ranks together, by what they are spent on."""
+    """Joules of all ranks together, by component."""
 
     seconds: float
     num_ranks: int

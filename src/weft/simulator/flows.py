@@ -63,7 +63,7 @@ def _listed_bytes(rows: Rows) -> Floats:
 
 
 def launch_units(rows: Rows) -> Units:
-    """Return the units of launches: as many as asked for, or as fill the links."""
+    """Return the units of launches: those that were asked for, or those that fill the links."""
     units = np.zeros(rows.table.num_rows, np.int32)
     if rows.device is None:
         return units

@@ -290,7 +290,7 @@ def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None
 
 
 def _threads(rows: Rows, target: Numbers) -> dict[str, Any]:
-    """Return who feeds a thread, which units it uses, and its priority."""
+    """Return which thread feeds a thread, which units it uses, and its priority."""
     table = rows.table
     fed = np.zeros(len(table.thread_rank), np.uint8)
     fed[target[target >= 0]] = 1

@@ -52,7 +52,7 @@ class Dispatch:
         self.matters = bool((self._waves > 1).any())
 
     def column(self, engine: StepEngine, seconds: Floats, engines: Iterable[int]) -> Floats:
-        """Return the column for flows of so many ``seconds``; copy ``engines`` wait for no slot."""
+        """Return the column for flows of these ``seconds``; copy ``engines`` wait for no slot."""
         out = np.full(len(seconds), -1.0)
         # The last of w waves begins when (w - 1) / w of the kernel is over; only then do slots
         # come free for kernels behind it.

@@ -212,7 +212,7 @@ def _traffic(shape: tuple[int, ...], dtype: str, device: Device, family: str) ->
 def _grid(
     shape: tuple[int, ...], dtype: str, device: Device, family: str
 ) -> tuple[Grid, float, float]:
-    """Return the grid of a product, what it takes alone on a whole device, and its traffic."""
+    """Return the grid of a product, its seconds alone on a whole device, and its traffic."""
     m, n, k = shape
     grid = gemm_grid((m, n, k), dtype, device, family)
     return grid, grid.alone(device.units, device), grid.traffic_on(device.units, device)

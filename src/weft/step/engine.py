@@ -150,7 +150,7 @@ class StepEngine:
         return 0.0 if row is None else float(self.fixed["before"][row])
 
     def _with(self, seconds: dict[Place, float], before: Floats) -> StepEngine:
-        """Return the step with other durations of its ops and of what comes before them."""
+        """Return the step with other durations of its ops and other delays before them."""
         # The layout and matches are shared; only columns that hold durations are built again.
         other = copy(self)
         for name in ("_alone", "_contended"):
@@ -252,7 +252,7 @@ class StepEngine:
         return self.graph.steps[place[0]].ops[place[1]]
 
     def own(self, seconds: float) -> float:
-        """Return what is left of a duration when its launch is over."""
+        """Return the rest of a duration after its launch."""
         return max(seconds - self.device.launch, SHORTEST)
 
     @cached_property

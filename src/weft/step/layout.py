@@ -1,4 +1,4 @@
-"""The rows of a step for the native simulator: which op stands behind which, and who meets.
+"""The rows of a step for the native simulator: which op follows which, and which ranks meet.
 
 ```
  host      issue a | issue b | issue c ..          one thread a class of ranks

@@ -22,7 +22,7 @@ Members = tuple[tuple[int, ...], tuple[int, ...]]  # ranks, and the classes that
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollective:
-    """One collective as its members see it: its number, who takes part, what is moved.
+    """One collective as its members see it: its number, its ranks, and what it moves.
 
     ``classes`` are the classes of ranks that take part, ``ranks`` the members of one such group.
     """

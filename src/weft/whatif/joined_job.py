@@ -1,4 +1,4 @@
-"""Several ranks of one job replayed together: who waits for whom comes out of the simulation.
+"""Several ranks of one job replayed together: the simulation tells which rank waits for which.
 
 Collectives that all traces have are joined. Each takes as long as bytes moved in it, from the last
 start to the first end; the waiting before is not put in, so that what the simulation says of it
@@ -149,7 +149,7 @@ def _joined(
 def _apart(
     recording: RecordedStep, numbers: list[int], moved: dict[int, float], first: float
 ) -> RecordedStep:
-    """Leave of joined collectives what moves; others stay as they were and meet nobody."""
+    """Keep the moving part of joined collectives; others stay as they were and meet no rank."""
     seconds = recording.seconds.copy()
     for number in numbers:
         seconds[number] = moved[int(recording.calls.row[number])]

@@ -139,7 +139,7 @@ def measured_periods(trace: Trace, steps: Sequence[Calls]) -> list[Period]:
     ahead = sum(d for _, d in known) > _AHEAD * sum(h for h, _ in known)
     if min(lags) < _BEHIND and not (ahead and median(lags) >= _BEHIND):
         if np.isnan(steps[-1].until) and stand_apart(steps):
-            host[-1] = 0.0  # nobody knows when the step behind the last would begin
+            host[-1] = 0.0  # the start of the step after the last is unknown
         return [Period(seconds, by_device=False) for seconds in host]
     last = _ended(steps[-1]) - _ended(steps[-2])
     periods = [device.get(step.mark.name) for step in steps[:-1]] + [last]

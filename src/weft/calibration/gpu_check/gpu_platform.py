@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def machine_of(device: str, num_ranks: int, on: str | None, *, is_gpu: bool) -> Platform:
-    """Return the machine of the catalogue that a check compares with, with so many ranks."""
+    """Return the machine of the catalogue that a check compares with, with ``num_ranks`` ranks."""
     if on is None and not is_gpu:
         on = "cpu"
     found = platform(on) if on else links_of(device).machine

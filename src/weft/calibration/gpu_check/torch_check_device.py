@@ -87,7 +87,7 @@ class StandIn:
         time.sleep(seconds)
 
     def state(self) -> dict[str, float]:
-        """Return nothing: nobody tells."""
+        """Return nothing: a CPU has no such counter."""
         return {}
 
 

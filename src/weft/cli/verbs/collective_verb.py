@@ -17,7 +17,6 @@ from weft.units import format_rate, format_size, format_time, parse_sizes
 if TYPE_CHECKING:
     from weft.cli.collective_pricing import CollectiveQuestion, PredictedCollective, PredictedFile
     from weft.cli.running import MeasuredCollective
-    from weft.hardware import Platform
 
     Found = Sequence[PredictedCollective | PredictedFile | MeasuredCollective]
 

@@ -41,7 +41,7 @@ class GpuJob(Protocol):
         """Return the pair of local devices without peer access, "" if all have it."""
 
     def communicator(self, ranks: Sequence[int], options: Sequence[Knob]) -> ProcessGroup:
-        """Create a communicator of some ranks with options. Every one of them calls it."""
+        """Create a communicator of some ranks with options. Collective over those ranks."""
 
     def symmetric(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Any:
         """Return a tensor in symmetric memory."""

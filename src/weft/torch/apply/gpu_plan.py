@@ -316,7 +316,7 @@ class _ProcessSettings:
             setattr(holder, name, knob.value)
 
     def undo(self) -> None:
-        """Restore what was there."""
+        """Restore the settings from before the plan."""
         if self.units is not None:
             self._job.carve_out(None)
         for holder, name, value in self._before:

@@ -164,7 +164,7 @@ def reorder(gm: fx.GraphModule, order: Sequence[int]) -> None:
 
 
 def overlap_graph(gm: fx.GraphModule, price: Price) -> OverlapGraph:
-    """Read a graph: seconds by price, storages and who uses them from the fake tensors."""
+    """Read a graph: seconds from prices, storages and their users from the fake tensors."""
     nodes = list(gm.graph.nodes)
     place = {node: number for number, node in enumerate(nodes)}
     seen: dict[int, int] = {}
@@ -177,7 +177,7 @@ def overlap_graph(gm: fx.GraphModule, price: Price) -> OverlapGraph:
         if node.op in ("placeholder", "output", "get_attr"):
             kept |= {s for s, _ in storages} | (uses if node.op == "output" else set())
         inputs = {place[each] for each in node.all_input_nodes}
-        if node.op == "output":  # behind everything, also behind what nobody reads
+        if node.op == "output":  # behind everything, also behind unused nodes
             inputs = set(range(number))
         inputs |= {last_write[s] for s in uses if s in last_write} - {number}
         if _mutates(node):

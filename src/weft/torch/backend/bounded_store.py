@@ -51,7 +51,7 @@ class BoundedStore:
         self._bounded(lambda: self._store.set(key, value))
 
     def wait_for(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values of keys, as soon as all are there."""
+        """Return the values of keys, as soon as all exist."""
         deadline, pause = time.monotonic() + self._seconds, _FIRST_POLL
         while not self.check(keys):
             if time.monotonic() > deadline:

@@ -116,7 +116,7 @@ def single(tensors: Sequence[Any]) -> Any:
 
 
 def require_same(tensors: Sequence[Tensor], number: int, what: str) -> None:
-    """Raise unless there are so many tensors, all of one dtype."""
+    """Raise unless there are ``number`` tensors of one dtype."""
     if len(tensors) != number:
         raise UsageError(f"{what}: expected {number} tensors (got {len(tensors)}).")
     dtype = tensors[0].dtype

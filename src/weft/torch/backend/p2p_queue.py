@@ -63,7 +63,7 @@ class P2PRequest:
 
 
 def _help(queue: "weakref.ref[P2PQueue]", asked: threading.Event) -> None:
-    """Serve a queue as long as it exists."""
+    """Serve a queue until it is freed."""
     while True:
         asked.wait()
         time.sleep(_TO_HELP)
@@ -157,7 +157,7 @@ class P2PQueue:
         """Make progress once, for the thread; return whether it shall look again soon."""
         try:
             self.make_progress()
-        except Exception:  # noqa: BLE001 - who waits for the message gets the error
+        except Exception:  # noqa: BLE001 - a wait for the message raises the error
             return False
         return bool(self._requests) and not self._closed
 

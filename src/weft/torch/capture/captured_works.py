@@ -93,7 +93,7 @@ class CapturedWorks:
         return True
 
     def _is_completed(self, work: Any) -> bool:
-        """Return False, then True: who asks again waits for it, in a loop that holds the host."""
+        """Return False, then True: who asks again polls in a loop, which holds the host."""
         if work in self._polled:
             self._recorder.host_waits("work.is_completed", self._known[work][0])
             return True

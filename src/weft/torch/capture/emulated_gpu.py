@@ -310,7 +310,7 @@ _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 
 
 class AsOnGpu(TorchFunctionMode):
-    """Redirects to the CPU what is asked of a GPU, and answers the user as one."""
+    """Redirects calls for a GPU to the CPU, and shows the user a GPU."""
 
     def __init__(self, streams: CapturedStreams | None = None, device: int = 0) -> None:
         super().__init__()
@@ -385,7 +385,7 @@ _fake_device: Any = vars(FakeTensor)["device"].fget
 
 
 def _device_of_user(device: torch.device) -> property:
-    """Return where a tensor is: on the GPU for who asked for one, on the CPU for torch itself."""
+    """Return the device of a tensor: the GPU that user code asked for; to torch itself, the CPU."""
 
     def where(tensor: Any) -> torch.device:
         found = _fake_device(tensor)

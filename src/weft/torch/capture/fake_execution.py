@@ -113,7 +113,7 @@ def _is_internal(path: str) -> bool:
 
 def is_read_by_loader() -> bool:
     """Return whether a value is read by torch.utils.data: its indices are on the host."""
-    frame: Any = sys._getframe(1)  # noqa: SLF001 - nothing else tells who reads
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - only the stack tells the reader
     while frame is not None and _is_internal(frame.f_code.co_filename):
         if LOADERS in frame.f_code.co_filename:
             return True

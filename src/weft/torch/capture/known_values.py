@@ -1,6 +1,6 @@
 """Known values of fake tensors: one number for all elements of a storage.
 
-A value that a step reads decides which branch it takes. Most are taken as 1, but nobody trains
+A value that a step reads decides which branch it takes. Most are taken as 1, but no job trains
 on a branch for gradients that are not a number: results of ``isnan`` and ``isinf`` are False,
 and what is computed from them follows. Tensors that are filled with one number keep it, so that
 flags such as the "finished" of a generation loop are right until data decides.

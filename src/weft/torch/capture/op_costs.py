@@ -37,7 +37,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """Yield the tensors among arguments or results, also in lists; sparse ones have no bytes.
 
-    How many rows a sparse gradient has is not known before it is there.
+    The number of rows of a sparse gradient is unknown before it is computed.
     """
     found: list[torch.Tensor] = []
     for value in values:
@@ -135,14 +135,14 @@ def _traffic(
 
 _SCATTERS = frozenset(("nll_loss_backward", "embedding_dense_backward"))
 _PICKS = _SCATTERS | {"gather", "index", "index_select", "embedding", "nll_loss_forward"}
-# Ops in place that do not read what was there before.
+# Ops in place that overwrite without reading.
 _OVERWRITES = frozenset(
     (
         *("copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "geometric_"),
         *("exponential_", "log_normal_", "cauchy_", "_foreach_copy_", "_foreach_zero_"),
     )
 )
-# Ops in place that change some elements, and whether they add to what was there.
+# Ops in place that change some elements, and whether they add to the old values.
 _PUTS = {
     "index_copy_": False,
     "index_fill_": False,

@@ -2,7 +2,7 @@
 
 An op waits for the stream it is issued to (captured_streams.py) and, whatever streams say, for the
 last writer of what it reads and the last readers of what it overwrites (byte_dependencies.py). A
-collective runs on a stream of its group; who waits for its ``Work`` or its tensor waits for its
+collective runs on a stream of its group; a wait for its ``Work`` or its tensor is a wait for its
 end.
 """
 
@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to say so costs as much as an op
+        return False  # nothing is compiled here, and asking Dynamo costs as much as an op
 
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
@@ -177,7 +177,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         lists = name.startswith(("_foreach_", "_fused_")) and name != "_foreach_norm"
         if not lists or any(isinstance(value, DTensor) for value in (*args, *kwargs.values())):
             return NotImplemented
-        with self:  # a shard may be the result of a collective that nobody has waited for
+        with self:  # a shard may be the result of a pending collective
             own = [_shards_of(value) for value in args]
             named = {key: _shards_of(value) for key, value in kwargs.items()}
         shapes = [_shapes(value) for value in (*own, *named.values()) if _shapes(value)]
@@ -234,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return on_host and all(not each.dim() for each in (*inputs, *results))
 
     def _is_handed_on(self, func: Any, args: Sequence[Any]) -> bool:
-        """Recognise a sparse gradient that autograd copies only because somebody holds it here."""
+        """Recognise a sparse gradient that autograd copies only because the recorder holds it."""
         copied = op_name(func) == "clone" and isinstance(args[0], torch.Tensor)
         return copied and args[0].is_sparse and self.phase_now == "backward"
 

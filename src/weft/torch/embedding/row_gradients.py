@@ -67,7 +67,7 @@ class RowGradients:
 def allocate_gradients(
     asked: GradientRequest, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
 ) -> tuple[RowGradients, list[GradientTarget]]:
-    """Allocate the gradients of so many rows of each table; return them and their addresses."""
+    """Allocate the gradients of some rows of each table; return them and their addresses."""
     found = RowGradients(asked.sparse, num_parameters=len(parameters))
     if asked.weights is not None:
         found.weights = torch.zeros_like(asked.weights)

@@ -144,7 +144,7 @@ class _Linearizer:
             for queue in active
             if queue not in ready and self._posted[flag := _flag_of(queue.commands[0])]
         }
-        # What waits for nobody goes first: sends are on the wire as early as possible.
+        # Commands without waits go first: sends are on the wire as early as possible.
         for queue in ready:
             if not self._waits_for_others(queue):
                 self._take(queue, queue.commands.popleft())

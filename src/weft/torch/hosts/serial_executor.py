@@ -105,7 +105,7 @@ class SerialExecutor:
         return self._caller not in (None, threading.get_ident())
 
     def wait_for_caller(self, timeout: float) -> None:
-        """Wait until no thread runs a call, at most so many seconds."""
+        """Wait until no thread runs a call, for ``timeout`` seconds at most."""
         if self._running.acquire(timeout=timeout):
             self._running.release()
 

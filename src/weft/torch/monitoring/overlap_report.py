@@ -179,7 +179,7 @@ class OverlapReport:
             return read_kineto(path)
 
     def _align(self, store: "_Exchange", size: int) -> Sequence[Straggler]:
-        """Align the stamps of all ranks, publish when bytes moved, return who was late."""
+        """Align the stamps of all ranks, publish when bytes moved, return the late ranks."""
         found = [store.get(f"stamps/{r}") for r in range(size)]
         messages = [msgspec.msgpack.decode(raw, type=RankStampsMessage) for raw in found if raw]
         job = align([_ranked(message) for message in messages])

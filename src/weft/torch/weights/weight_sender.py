@@ -69,7 +69,7 @@ class WeightSender:
 
         try:
             self._run(act)
-        except BaseException:  # the copies may have advanced: nobody holds what they hold
+        except BaseException:  # the copies may have advanced: no receiver has their values
             self._held = Held(_new_series(), 0)
             raise
         (exchanged,) = found

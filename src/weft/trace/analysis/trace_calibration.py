@@ -54,7 +54,7 @@ def calibrated_from(paths: Iterable[str | Path], base: str | None = None) -> Pla
     below = platform(base) if base else _machine_of(first)
     others = f" and {len(analysis.ranks) - 1} more" if len(analysis.ranks) > 1 else ""
     source = f"read by weft calibrate from {Path(first.path).name}{others}"
-    over = _table(analysis, below, SourcedNumbers(source, digits=4))
+    over = _table(analysis, below, SourcedNumbers(source))
     table = merged(below.to_table(), over)
     table |= {"name": f"{below.name}-traced", "title": f"{below.title}, as traced"}
     return platform_from_table(table, "trace")
@@ -222,7 +222,7 @@ def _exchange(
     else:
         shortest = min(use.seconds for use in uses)
         what = f"shortest of {len(uses)} on one rank, waiting included"
-        seconds = write.achieved(shortest, what, "derived")
+        seconds = write.derived(shortest, what)
     ends = {"ranks": write.count(num_ranks, "ranks of the group"), "seconds": seconds}
     return {"kind": kind, "nbytes": write.count(nbytes, "size as nccl-tests counts"), **ends}
 

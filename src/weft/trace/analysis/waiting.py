@@ -164,7 +164,7 @@ def stragglers(job: AlignedJob, busy: Sequence[BusyTime]) -> tuple[Straggler, ..
     for match in ordered:
         starts = job.starts(match)
         if np.ptp(starts) <= job.uncertainty(match):
-            continue  # the clocks are too inaccurate to tell who was last
+            continue  # the clocks are too inaccurate to tell which rank was last
         last = match.members[int(starts.argmax())][0]
         cost[last] += float((starts.max() - starts).sum())
         times[last] += 1

@@ -195,7 +195,7 @@ def _sequence(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _launching(trace: Trace, gpu: Ints) -> Ints:
-    """Return the threads that launch work; a watchdog's waits hold nobody up."""
+    """Return the threads that launch work; a watchdog's waits delay no work."""
     found: Ints = np.unique(trace.columns.thread[trace.launch[gpu]])
     return found
 

@@ -134,7 +134,7 @@ def _pauses(step: Calls, order: Order, gap: float) -> tuple[Floats, Floats]:
 
     The second array is how much of that a product ran whose waves are unknown. Up to
     ``_LONGEST`` is what the mean gap stands for. What a stream did before its first event of the
-    trace nobody knows.
+    trace is unknown.
     """
     pauses, behind = np.zeros((2, len(step)))
     mine = step.own_launches[np.isfinite(step.front[step.own_launches])]
