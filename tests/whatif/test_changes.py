@@ -12,7 +12,7 @@ from weft.trace.analysis.align import RankTrace
 from weft.trace.analysis.machine_links import MachineLinks
 from weft.trace.recorded.costs import cost_of
 from weft.whatif import NAMES, what_if
-from weft.whatif.change import change
+from weft.whatif.change import change, not_longer
 from weft.whatif.model import model_of
 
 # An exposed collective, then one overlapped with a long kernel; the host waits at the end.
@@ -73,6 +73,26 @@ def test_links_matter_in_the_right_direction(answer):
     found = by_name(answer)
     assert found["links*2"].gain >= 0 >= found["links/2"].gain
     assert found["links/2"].high > answer.replayed_step  # all of it may have been moving
+
+
+def test_a_relief_that_reorders_kernels_saves_nothing_rather_than_less(model):
+    slower = change(model, "links/2")
+    assert slower is not None
+    found = not_longer(model, slower)
+    assert found.run.seconds == model.run.seconds
+    assert slower.run in found.ends
+    assert "on an edge" in found.why
+    faster = change(model, "links*2")
+    assert faster is not None
+    assert not_longer(model, faster) == faster
+
+
+@pytest.mark.data
+def test_faster_links_never_lengthen_a_recorded_step(data):
+    answer = what_if(data / "hta_traces/recsys_8xA100_rank3.json.gz", ["links*2", "links*1.5"])
+    for outcome in answer.outcomes:
+        assert outcome.gain >= 0
+        assert outcome.low <= outcome.step < outcome.high
 
 
 def test_a_step_without_collectives_says_that_there_is_nothing_to_change(tmp_path):

@@ -13,7 +13,7 @@ def print_answer(answer: Answer) -> None:
     names = [Path(each).name for each in answer.file.split(", ")]
     title = names[0] if len(names) == 1 else f"{len(names)} ranks, {names[0]} .. {names[-1]}"
     print_wrapped(
-        f"{title}: a step of {format_time(answer.measured_step)} measured, "
+        f"{title}: {answer.which_step} of {format_time(answer.measured_step)} measured, "
         f"{format_time(answer.replayed_step)} replayed ({_gain(answer.replay_error)})"
     )
     if answer.doubt:

@@ -47,7 +47,7 @@ def _best(answer: Answer) -> Outcome | None:
 def _lead(answer: Answer) -> str:
     best = _best(answer)
     lead = (
-        f"A step of {format_time(answer.measured_step)} is replayed as "
+        f"{answer.which_step.capitalize()} of {format_time(answer.measured_step)} is replayed as "
         f"{format_time(answer.replayed_step)} ({percent(answer.replay_error)})."
     )
     if answer.doubt:

@@ -101,6 +101,11 @@ class Answer(ResultTables):
     straggler: int | None = None
 
     @property
+    def which_step(self) -> str:
+        """What its times are of, in words: a plan of the same trace is of its typical step."""
+        return "the mean step" if len(self.replays) > 1 else "a step"
+
+    @property
     def replay_error(self) -> float:
         """How much longer the replay is than what was measured, as a share."""
         return self.replayed_step / self.measured_step - 1

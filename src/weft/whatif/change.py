@@ -68,8 +68,28 @@ def change(model: ReplayModel, name: str) -> Change | None:
     if not model.comms and name not in _WITHOUT_COLLECTIVES:
         return None
     if scaling is not None:
-        return _SCALED[scaling.what](model, name, scaling.times)
-    return _NAMED[name](model, name) if name in _NAMED else _strategy(model, name)
+        found = _SCALED[scaling.what](model, name, scaling.times)
+        relieves = scaling.what == "links" and scaling.times >= 1
+    elif name in _NAMED:
+        found, relieves = _NAMED[name](model, name), True
+    else:
+        return _strategy(model, name)
+    return not_longer(model, found) if found is not None and relieves else found
+
+
+def not_longer(model: ReplayModel, relief: Change) -> Change:
+    """Return a change that only takes time away, as one by which the step does not get longer.
+
+    Kernels that are ready sooner may take units that another one got, and lengthen the step by the
+    order alone (Graham's anomaly). Who comes first where both are ready is not recorded, so nothing
+    is taken as saved, and the longer step is an end of the range.
+    """
+    longer = relief.run.seconds / model.run.seconds - 1
+    if longer <= 0:
+        return relief
+    why = f"{relief.why}; the step is on an edge: kernels that take units in another order could "
+    why += f"make it {100 * longer:.1f} % longer"
+    return replace(relief, why=why, run=model.run, ends=(*relief.ends, relief.run))
 
 
 def _strategy(model: ReplayModel, name: str) -> Change | None:
