@@ -65,11 +65,11 @@ def test_a_partition_divides_the_units():
     assert queues["stream1"] == (240, 304)
 
 
-def test_a_wider_mask_gives_a_collective_no_more_workgroups():
-    for units, wanted in ((16, 16), (32, 32), (128, 32)):
-        schedule = pair_schedule(SCENARIOS[0], Strategy("partition", units=units), MACHINE)
-        (launch,) = (c for _, c in schedule.commands([0]) if isinstance(c, Launch))
-        assert launch.units == wanted
+@pytest.mark.parametrize(("units", "wanted"), [(16, 16), (32, 32), (128, 32)])
+def test_a_wider_mask_gives_a_collective_no_more_workgroups(units, wanted):
+    schedule = pair_schedule(SCENARIOS[0], Strategy("partition", units=units), MACHINE)
+    (launch,) = (c for _, c in schedule.commands([0]) if isinstance(c, Launch))
+    assert launch.units == wanted
 
 
 def test_by_engines_no_kernel_moves_anything():

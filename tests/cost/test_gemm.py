@@ -16,10 +16,10 @@ DEVICE = platform("mi300x-8").require_device()
 sides = st.integers(1, 20000)
 
 
-def test_a_large_gemm_runs_near_the_rate_that_is_sustained():
-    for side in (8192, 16384):
-        seconds = gemm_grid((side, side, side), "bf16", DEVICE).alone(304, DEVICE)
-        assert 0.8 < 2 * side**3 / seconds / 700e12 <= 1.0
+@pytest.mark.parametrize("side", [8192, 16384])
+def test_a_large_gemm_runs_near_the_rate_that_is_sustained(side):
+    seconds = gemm_grid((side, side, side), "bf16", DEVICE).alone(304, DEVICE)
+    assert 0.8 < 2 * side**3 / seconds / 700e12 <= 1.0
 
 
 def test_a_thin_gemm_runs_at_the_rate_of_the_memory():

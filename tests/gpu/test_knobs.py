@@ -117,22 +117,22 @@ def test_engines_that_only_copy_do_not_reduce(vendor, kind):
     assert isinstance(found, NotExecutable)
 
 
-def test_the_planner_offers_no_reduction_by_copy_engines_of_nvidia():
+@pytest.mark.parametrize("machine", ["h100-8", "b200-8"])
+def test_the_planner_offers_no_reduction_by_copy_engines_of_nvidia(machine):
     step = generate("llama-8b", 8, {"fsdp": "true", "layers": "2"})
-    for machine in ("h100-8", "b200-8"):
-        for options in search_of(step, platform(machine)).options:
-            if options.group.what.kind in ("reduce_scatter", "all_reduce"):
-                assert not any(each.strategy.kind.by_engines for each in options.candidates)
+    for options in search_of(step, platform(machine)).options:
+        if options.group.what.kind in ("reduce_scatter", "all_reduce"):
+            assert not any(each.strategy.kind.by_engines for each in options.candidates)
 
 
-def test_engines_are_counted_by_the_catalogue():
+@pytest.mark.parametrize("machine", ["h100-8", "b200-8", "mi300x-8"])
+def test_engines_are_counted_by_the_catalogue(machine):
     step = generate("llama-8b", 8, {"fsdp": "true", "layers": "2"})
-    for machine in ("h100-8", "b200-8", "mi300x-8"):
-        gpus = platform(machine)
-        most = gpus.require_device().require_dma().num_engines
-        for options in search_of(step, gpus).options:
-            for each in options.candidates:
-                assert (each.strategy.engines or 0) <= most
+    gpus = platform(machine)
+    most = gpus.require_device().require_dma().num_engines
+    for options in search_of(step, gpus).options:
+        for each in options.candidates:
+            assert (each.strategy.engines or 0) <= most
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

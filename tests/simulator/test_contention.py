@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.simulator.paper import (
     DEVICE,
     GB,
@@ -113,10 +115,12 @@ def test_a_kernel_and_a_copy_share_the_memory():
     assert found[0, "stream0", 0] == close(1000 / 90 * MS)
 
 
-def test_a_kernel_takes_its_memory_time_or_its_unit_time():
-    for seconds, nbytes in ((3 * MS, 100 * MB), (1 * MS, 300 * MB), (3 * MS, 0)):
-        work = made(1, {0: (queue("stream0", matmul(seconds, nbytes=nbytes)),)})
-        assert simulate(work, machine(1, device=FREE)).seconds == close(3 * MS)
+@pytest.mark.parametrize(
+    ("seconds", "nbytes"), [(3 * MS, 100 * MB), (1 * MS, 300 * MB), (3 * MS, 0)]
+)
+def test_a_kernel_takes_its_memory_time_or_its_unit_time(seconds, nbytes):
+    work = made(1, {0: (queue("stream0", matmul(seconds, nbytes=nbytes)),)})
+    assert simulate(work, machine(1, device=FREE)).seconds == close(3 * MS)
 
 
 def test_a_kernel_that_does_nothing_takes_no_time():

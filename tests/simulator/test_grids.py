@@ -59,10 +59,10 @@ def ends(schedule, device=DEV):
     return {name: found[0, name, 0] for name in ("stream0", "stream1")}
 
 
-def test_a_gemm_takes_its_waves():
-    for rows, waves in ((2560, 1), (2816, 2), (5120, 2)):
-        work = made(1, {0: (queue("stream0", gemm(rows)),)})
-        assert simulate(work, machine(1, device=DEV)).seconds == close(waves * TILE)
+@pytest.mark.parametrize(("rows", "waves"), [(2560, 1), (2816, 2), (5120, 2)])
+def test_a_gemm_takes_its_waves(rows, waves):
+    work = made(1, {0: (queue("stream0", gemm(rows)),)})
+    assert simulate(work, machine(1, device=DEV)).seconds == close(waves * TILE)
 
 
 def test_a_mask_leaves_fewer_units_and_more_waves():

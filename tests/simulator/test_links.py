@@ -114,11 +114,11 @@ def test_a_swap_shares_the_ports_of_both_its_ranks_in_both_directions(other):
     assert end_of(swap, bare(SWITCH), {3: move(3, 0, 10 * MB)}) == close(1 * MS)
 
 
-def test_a_sum_is_read_out_of_its_sources_and_written_into_its_destination():
+@pytest.mark.parametrize(("src", "dst", "seconds"), [(1, 3, 2), (3, 2, 2), (3, 1, 1), (2, 3, 1)])
+def test_a_sum_is_read_out_of_its_sources_and_written_into_its_destination(src, dst, seconds):
     """It shares the port of rank 1 outwards, of rank 2 inwards, and no other direction."""
     add = Reduce((piece(1, 10 * MB),), piece(2, 10 * MB, "y"))
-    for busy, seconds in (((1, 3), 2), ((3, 2), 2), ((3, 1), 1), ((2, 3), 1)):
-        assert end_of(add, bare(SWITCH), {3: move(*busy, 10 * MB)}) == close(seconds * MS)
+    assert end_of(add, bare(SWITCH), {3: move(src, dst, 10 * MB)}) == close(seconds * MS)
 
 
 def test_a_kernel_reads_out_of_other_ranks_and_writes_into_them():
@@ -253,11 +253,11 @@ def test_each_node_has_a_host_memory_of_its_own():
     assert simulate(made(4, inside), slow).seconds == close(10 * MS)  # 20 MB through 2 GB/s each
 
 
-def test_what_leaves_its_node_does_not_pass_the_hosts_memory():
+@pytest.mark.parametrize(("src", "dst"), [(0, 2), (1, 2), (3, 0)])
+def test_what_leaves_its_node_does_not_pass_the_hosts_memory(src, dst):
     slow = staged(*NODES, rate=2 * GB)
-    for src, dst in ((0, 2), (1, 2), (3, 0)):
-        across = made(4, {src: (queue("nic0", move(src, dst, 10 * MB)),)})
-        assert simulate(across, slow).seconds == close(1 * MS)
+    across = made(4, {src: (queue("nic0", move(src, dst, 10 * MB)),)})
+    assert simulate(across, slow).seconds == close(1 * MS)
 
 
 @pytest.mark.parametrize(("levels", "classes", "local"), [((SWITCH,), 1, 4 * 3), (NODES, 2, 2)])

@@ -165,7 +165,7 @@ def test_traffic_energy_is_proportional_to_the_bytes(algorithm):
     assert once == pytest.approx(moved * (7 * power.link_byte + 16 * power.memory_byte))
 
 
-def test_faster_ports_do_not_help_what_memory_holds_up():
+@pytest.mark.parametrize("rate", [100 * GB, 1000 * GB])
+def test_faster_ports_do_not_help_what_memory_holds_up(rate):
     work = made(2, {0: (queue("nic0", move(0, 1, 100 * MB)),)})
-    for rate in (100 * GB, 1000 * GB):
-        assert simulate(work, machine(rate=rate)).seconds == pytest.approx(1e-3)
+    assert simulate(work, machine(rate=rate)).seconds == pytest.approx(1e-3)

@@ -55,10 +55,12 @@ def opaque(seconds):
     return Kernel("k", Cost(seconds=seconds))
 
 
-def test_a_copy_of_whole_packets_starts_as_often_and_the_smallest_once():
-    for nbytes, starts in ((0, 1), (1, 1), (10 * MB, 1), (10 * MB + 1, 2), (20 * MB, 2)):
-        found = spans(made(2, {0: (queue("copy0", move(0, 1, nbytes)),)}), machine())
-        assert found[0, "copy0", 0][1] == close(starts * 4 * US + nbytes / (10 * GB))
+@pytest.mark.parametrize(
+    ("nbytes", "starts"), [(0, 1), (1, 1), (10 * MB, 1), (10 * MB + 1, 2), (20 * MB, 2)]
+)
+def test_a_copy_of_whole_packets_starts_as_often_and_the_smallest_once(nbytes, starts):
+    found = spans(made(2, {0: (queue("copy0", move(0, 1, nbytes)),)}), machine())
+    assert found[0, "copy0", 0][1] == close(starts * 4 * US + nbytes / (10 * GB))
 
 
 def test_a_signal_that_no_copy_of_its_engine_precedes_has_nothing_to_wait_for():
@@ -152,12 +154,12 @@ def test_flags_of_other_ranks_and_other_numbers_are_others():
     assert found[1, "stream0", 0][1] == close(100 * US)
 
 
-def test_a_wait_holds_for_all_its_signals():
+@pytest.mark.parametrize(("count", "seconds"), [(1, 0), (2, 10), (3, 20)])
+def test_a_wait_holds_for_all_its_signals(count, seconds):
     sends = queue("stream1", tell(0), opaque(10 * US), tell(0), opaque(10 * US), tell(0))
-    for count, seconds in ((1, 0), (2, 10), (3, 20)):
-        ranks = {0: (queue("stream0", hear(count=count)), sends)}
-        found = spans(made(1, ranks), machine(1, device=FREE))
-        assert found[0, "stream0", 0][1] == close(seconds * US)
+    ranks = {0: (queue("stream0", hear(count=count)), sends)}
+    found = spans(made(1, ranks), machine(1, device=FREE))
+    assert found[0, "stream0", 0][1] == close(seconds * US)
 
 
 def x(rank):

@@ -40,11 +40,11 @@ def test_groups_are_by_position():
     assert WHOLE.members("world", 1) == (0, 1, 2, 3)
 
 
-def test_a_listed_group_may_hold_every_rank_and_no_other():
+@pytest.mark.parametrize("wrong", [(0, 4), (-1, 3), (0, 0)])
+def test_a_listed_group_may_hold_every_rank_and_no_other(wrong):
     check(dataclasses.replace(WHOLE, groups={**WHOLE.groups, "ends": Group(2, 1, (0, 3))}))
-    for wrong in ((0, 4), (-1, 3), (0, 0)):
-        with pytest.raises(WorkloadError, match="group 'ends'"):
-            check(dataclasses.replace(WHOLE, groups={**WHOLE.groups, "ends": Group(2, 1, wrong)}))
+    with pytest.raises(WorkloadError, match="group 'ends'"):
+        check(dataclasses.replace(WHOLE, groups={**WHOLE.groups, "ends": Group(2, 1, wrong)}))
 
 
 def test_an_uneven_exchange_counts_as_the_even_one_of_its_busiest_rank():
