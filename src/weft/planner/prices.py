@@ -1,11 +1,11 @@
-"""What kernels and collectives of a workload take on a platform, each by itself.
+"""Durations of the kernels and collectives of a workload on a platform, each alone.
 
-Kernels come from the models of ``weft.cost``. ``collective_price`` is the one price of a
-collective, the first of three that there is, and its ``model`` says which:
+Kernels come from the models of ``weft.cost``. ``collective_price`` prices a collective by the
+first of three models that applies, and the ``model`` of the price names it:
 
     the library   a measured curve inside a node, its fitted algorithms between nodes
     simulated     the fastest of a few algorithms that libraries use, by the simulator
-    link          latency and bytes over the slowest link, where nothing can be simulated
+    link          latency and bytes over the slowest link, if nothing can be simulated
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Prices:
         return found if seen is None or seen.share == 1.0 else _scaled(found, seen.share)
 
     def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
-        """Return the seconds of a collective of ``ranks`` that have all come."""
+        """Return the seconds of a collective once all of its ``ranks`` have arrived."""
         return self.collective_price(what, ranks).seconds
 
     def collective_price(self, what: Collective, ranks: tuple[int, ...]) -> Price:

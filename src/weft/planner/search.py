@@ -64,9 +64,9 @@ class Search:
         return self.seconds(self._with(chosen, number, candidate))
 
     def by_strategy(self, name: str) -> tuple[list[Candidate], int]:
-        """Carry out every group by one strategy that can be, each by its best candidate.
+        """Choose the best candidate of one strategy for every group that has one.
 
-        Returns what is chosen and for how many groups the strategy is feasible.
+        Return the choices, and the number of groups for which the strategy is feasible.
         """
         chosen, there = list(self.base), 0
         for number, options in enumerate(self.options):
