@@ -83,9 +83,9 @@ def test_the_python_of_a_page_runs(name, tmp_path):
 
 
 # A block of commands, at most one line of prose, and the output of the first command: its first
-# line, and lines behind it that begin with a space.
+# line, and lines behind it that begin with a space. A command goes on behind a backslash.
 OUTPUT = re.compile(
-    r"```(?:sh)?\nweft ([^\n]+)\n(?:[^`]*\n)?```\n\n"
+    r"```(?:sh)?\nweft ((?:[^\n]+\\\n)*[^\n]+)\n(?:[^`]*\n)?```\n\n"
     r"(?:[^\n`][^\n]*\n\n)?"
     r"```text\n(.+(?:\n .+)*)"
 )
@@ -98,7 +98,7 @@ SHOWN = [
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN)
 def test_a_command_prints_what_its_guide_shows(command, shown, capfd):
-    main(shlex.split(command, comments=True))
+    main(shlex.split(command.replace("\\\n", " "), comments=True))
     out, err = capfd.readouterr()
     assert " ".join((out or err).split()).startswith(" ".join(shown.split()))
 
