@@ -41,7 +41,7 @@ _BRIDGE = {
 # much is captured in CUDA graphs: everything (mlperf), attention and router, or nothing.
 _NODE_ALL = ("alltoall", False, "megatron")
 _RECIPES: dict[tuple[str, ...], tuple[str, bool, str]] = {
-    (): ("flex", True, "mlperf"),  # MXFP8 on GB200 since 26.06, but for Qwen3
+    (): ("flex", True, "mlperf"),  # MXFP8 on GB200 since 26.06 (pull requests 4226 and 4249)
     # the recipe before ep 16; and one that takes as long a layer as H100: nothing is captured
     ("Qwen3_30B_a3B", "DGX-H100", "8", "1", "2"): _NODE_ALL,
     ("Qwen3_30B_a3B", "DGX-B200", "8", "1", "1"): ("flex", False, "megatron"),
@@ -54,6 +54,9 @@ _RECIPES: dict[tuple[str, ...], tuple[str, bool, str]] = {
     ("DeepSeekV3", "DGX-B200"): ("flex", False, "megatron"),
     ("GPT OSS 120B", "DGX-GB200"): ("alltoall", True, "megatron"),
 }
+# The layers of each chunk of 16; the last one has the module that predicts a second token and the
+# head too (src/megatron/bridge/recipes/deepseek/deepseek_v3.py).
+_DEEPSEEK_STAGES = (*(4,) * 15, 1)
 _NODES = {"DGX-H100": "h100-8", "DGX-B200": "b200-8"}
 _RACK = 64  # GPUs of an NVL72 rack that a job uses
 # SimuMax's profile of its machine (configs/system/b200_bf16_ceperm.json) has products at 0.44 to
@@ -120,6 +123,12 @@ def _bridge_model(row: dict[str, str]) -> Transformer:
         # Recipes in bf16 recompute moe_act and do not fuse; that in MXFP8 has fused experts
         # (cutedsl_fused_grouped_mlp). YaRN's scale keeps positions out of the fused kernel.
         model = replace(model, fused_experts=False, recompute="moe_act")
+    if row["model"] == "DeepSeekV3":
+        # "mlp" on GB200 in 26.04 (pull request 3031), which are three dense layers: not modelled
+        mlp = row["system"] == "DGX-GB200" and row["release"].startswith("26.04")
+        model = replace(model, recompute="none" if mlp else "mla_up_proj")
+        if pp * chunks == len(_DEEPSEEK_STAGES):
+            model = replace(model, stage_layers=_DEEPSEEK_STAGES)
     return replace(
         model,
         fused_rotary=row["model"] != "GPT OSS 120B",
@@ -151,7 +160,7 @@ def _recipe(row: dict[str, str]) -> tuple[str, bool, str]:
     if release < "26":
         return _first_recipe(row)
     own: tuple[str, ...] = (model, system, row["ep"], row["mbs"], row["pp"])
-    if system == "DGX-GB200" and not model.startswith("Qwen3") and release >= "26.06":
+    if system == "DGX-GB200" and release >= "26.06":
         own = ()
     return _RECIPES.get(own, _RECIPES.get(own[:3], _RECIPES.get(own[:2], _NODE_ALL)))
 

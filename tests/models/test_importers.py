@@ -230,6 +230,8 @@ def test_arguments_of_megatron_are_a_model_with_its_layout(tmp_path):
         ("--num-experts 8 --use-transformer-engine-op-fuser", "fused_experts", True),
         ("--num-experts 8 --recompute-modules moe_act", "recompute", "moe_act"),
         ("--recompute-modules layernorm", "recompute", "none"),
+        ("--recompute-modules mla_up_proj", "recompute", "none"),  # has no latent attention
+        ("--recompute-modules mla_up_proj --multi-latent-attention", "recompute", "mla_up_proj"),
     ],
 )
 def test_megatron_says_what_it_fuses_and_recomputes(tmp_path, added, setting, expected):

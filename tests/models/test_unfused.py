@@ -84,6 +84,17 @@ def test_recomputing_the_activation_of_experts_runs_it_again_and_keeps_less():
     assert kept - less == 2 * 1024 * EXPERTS.topk * EXPERTS.hidden * 2  # its output, in bf16
 
 
+def test_recomputing_what_latent_attention_expands_runs_it_again_and_keeps_its_inputs_alone():
+    plain = replace(EXPERTS, kv_heads=0, head_size=64, q_rank=96, kv_rank=64, rope_dim=32)
+    again = replace(plain, recompute="mla_up_proj")
+    added = names(again, 8) - names(plain, 8)
+    assert added == {"norm": 4, "kv up": 2, "q up": 2, "rotate": 2}
+    kept, less = (max(each.activations for each in stage_memories(model, Layout(model, 8)))
+                  for model in (plain, again))  # fmt: skip
+    assert kept - less == 2 * 1024 * plain.qkv_of(1) * 2  # of two layers, in bf16
+    assert names(replace(EXPERTS, recompute="mla_up_proj"), 8) == names(EXPERTS, 8)
+
+
 def test_positions_turned_by_torchs_kernels_leave_values_alone():
     apart = replace(EXPERTS, fused_rotary=False)
     turned = 2 * 1024 * (64 + 8) * 64  # queries and keys of two layers

@@ -270,7 +270,8 @@ def _run(keys: Keys, model: Transformer) -> Transformer:
     if not granularity:
         return replace(model, recompute="none")
     attention = modules is None or "core_attn" in str(modules)
-    other = "moe_act" if model.experts and "moe_act" in str(modules) else "none"
+    known = {"moe_act": bool(model.experts), "mla_up_proj": bool(model.kv_rank)}
+    other = next((name for name in known if known[name] and name in str(modules)), "none")
     return replace(model, recompute="selective" if attention else other)
 
 

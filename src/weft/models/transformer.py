@@ -57,7 +57,7 @@ class Transformer:
     ep: int = 1
     fsdp: bool = False  # the same as zero=3
     # none, selective (attention), selective_op (torchtitan's policy by op), moe_act (the activation
-    # of experts) or full
+    # of experts), mla_up_proj (what expands compressed queries and keys) or full
     recompute: str = "none"
     math: str = ""
     flash: bool = True  # attention does not write its scores

@@ -141,6 +141,8 @@ class Layer:
             made.kernel("norm backward", "norm-backward", rows, width, after=done)
             self._normed_backward()
         self.row_backward("projection", width, model.out_width)
+        if model.recompute == "mla_up_proj" and model.kv_rank:
+            self._expanded_again()
         if model.recompute == "selective":
             self._attention(kind)
         self._attention_backward(kind)
@@ -310,16 +312,13 @@ class Layer:
         if not model.kv_rank:
             self.column("qkv", model.qkv_of(model.tp), model.hidden)
         else:
-            wide, narrow = self._latent
+            narrow = self._latent[1]
             if model.mode != "train":  # servers compress queries and keys in one product
                 narrow = [("qkv down", sum(n for _, n, _ in narrow), model.hidden)]
             for name, n, _ in narrow:
                 made.gemm(name, self.rows, n, model.hidden)
                 made.kernel("norm", "norm", self.rows, n)
-            if self.scatters:
-                made.wait_for(self.gather(sum(n for _, n, _ in narrow)))
-            for name, n, k in wide:
-                self._product(name, n, k)
+            self._expanded()
         if model.qk_norm:
             self._sum_squares()
             made.kernel("norm", "norm", self.tokens, self._normed_width)
@@ -334,6 +333,21 @@ class Layer:
         made = self.made
         squared = made.moving("squares", self.tokens * self._normed_width)
         made.wait_for(made.collective("all_reduce", _SQUARES * self.tokens, "tp", after=squared))
+
+    def _expanded(self) -> None:
+        """Write the products that expand compressed queries, keys and values."""
+        wide, narrow = self._latent
+        if self.scatters:
+            self.made.wait_for(self.gather(sum(n for _, n, _ in narrow)))
+        for name, n, k in wide:
+            self._product(name, n, k)
+
+    def _expanded_again(self) -> None:
+        """Write what Megatron-Core's ``mla_up_proj`` recomputes: norms, products, positions."""
+        for _, n, _ in self._latent[1]:
+            self.made.kernel("norm", "norm", self.rows, n)
+        self._expanded()
+        self._positions("")
 
     def _queries_keys_values_backward(self) -> int:
         model, made = self.model, self.made

@@ -8,7 +8,7 @@ from weft.schedule.values import Group
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb", "dualpipe")
-RECOMPUTE = ("none", "selective", "selective_op", "moe_act", "full")
+RECOMPUTE = ("none", "selective", "selective_op", "moe_act", "mla_up_proj", "full")
 DISPATCHERS = ("alltoall", "flex")
 AT_LEAST_ONE = (
     *("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave"),

@@ -206,7 +206,8 @@ def layer_activations(
     kept = 2.0 * rows * hidden  # inputs of both norms
     kept += 2.0 * rows * hidden * keeps  # their outputs, inputs of qkv and of the MLP
     kept += 2.0 * rows * hidden * model.post_norm
-    kept += tokens * model.qkv_of(tp)  # queries, keys, values
+    if model.recompute != "mla_up_proj" or not model.kv_rank:
+        kept += tokens * model.qkv_of(tp)  # queries, keys, values
     if model.recompute != "selective":
         kept += tokens * model.out_width  # what attention gives
     if model.kv_rank:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 SEARCHED = ("tp", "cp", "pp", "interleave", "ep", "zero", "micro_batch", "recompute")
 _MICRO = (1, 2, 4, 8)
 # By what is computed again: of layouts alike in the rest only the first that fits counts, but
-# attention and the activation of experts are no more than each other.
-_RECOMPUTE = (("none",), ("selective", "moe_act"), ("full",))
+# attention, the activation of experts and latent attention's products are no more than each other.
+_RECOMPUTE = (("none",), ("selective", "moe_act", "mla_up_proj"), ("full",))
 # Predictions over estimates differ by the job (means 0.97 to 1.06 on layouts of five models), and
 # less within one: those of layouts near the best were at most so far below the least seen before.
 _SPREAD = 0.02
@@ -229,8 +229,8 @@ class LayoutSearch:
         """What is tried to be recomputed, those together that are no more than each other."""
         if "recompute" in self.given:
             return [self._values("recompute", [])]
-        return [[kind for kind in kinds if kind != "moe_act" or self._has_experts]
-                for kinds in _RECOMPUTE]  # fmt: skip
+        lacks = {"moe_act": not self._has("experts"), "mla_up_proj": not self._has("kv_rank")}
+        return [[kind for kind in kinds if not lacks.get(kind)] for kinds in _RECOMPUTE]
 
     def _nothing_fits(self) -> NoPlanError:
         """Return the error of layouts that are all too large: what the smallest one needs."""
@@ -266,9 +266,8 @@ class LayoutSearch:
         assert found is not None  # a layout divides
         return found
 
-    @property
-    def _has_experts(self) -> bool:
-        return isinstance(self.job.model, Transformer) and self.job.model.experts > 0
+    def _has(self, part: str) -> bool:
+        return getattr(self.job.model, part, 0) > 0
 
     def _layouts(self) -> Iterator[Transformer]:
         """Yield every combination of settings that were not given, but for recomputation."""
