@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 NAME = "dlrm_steps"
 QUESTION = "How long do steps of DLRM take by HugeCTR and by NVIDIA's examples?"
 # What is called unseen was scored three times, see the splits.
-_MLPERF = "mlcommons/training_results_v4.0 @6fe954378efe and _v5.0 @0fdc28f01325; scored three times"
-_EXAMPLES = "NVIDIA/DeepLearningExamples @729963dd47e7; scored three times"
+_MLPERF = "mlcommons/training_results_v4.0 @6fe954378efe and _v5.0 @0fdc28f01325; scored 3 times"
+_EXAMPLES = "NVIDIA/DeepLearningExamples @729963dd47e7; scored twice"
 # Tables of less GB, weights and state, are on every rank, by nodes (DP_SHARDING_THRESHOLD of the
 # submitters' configurations); a row of fp32 with Adagrad has 1024 bytes.
 _REPLICATED = {1: 7812, 2: 12207}
