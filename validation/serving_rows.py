@@ -174,19 +174,18 @@ def _as_launched(row: dict[str, str]) -> dict[str, str]:
     launched with --enable-expert-parallel whatever ep the row names (EP_SIZE -ge 1).
     """
     tp, dp, etp, ep = (_count(row, key) for key in _SIZES)
-    mine = row | {"batch_size": str(int(row["batch_size"]) * dp), "attention_dp_size": "1"}
+    sizes = tp, dp, etp, ep
     if not _source(row).startswith(_INFERENCE_MAX):
         return row
     if ep > 1 and etp == ep:
         sizes = (tp // ep, 1, 1, ep) if dp == 1 else (1, dp // ep, 1, ep)
-        mine["batch_size"] = str(int(mine["batch_size"]) // sizes[1])
     elif ep > 1 and tp > 1 and dp > 1:
-        sizes = (tp, 1, 1, ep // dp)
+        sizes = tp, 1, 1, ep // dp
     elif "MiniMax" in row["model_path"] and row["backend_version"] == "0.18.0" and ep == 1:
-        sizes = (tp, 1, 1, tp)
-    else:
-        return row
-    return mine | {key: str(size) for key, size in zip(_SIZES, sizes, strict=True)}
+        sizes = tp, 1, 1, tp
+    requests = int(row["batch_size"]) * dp // sizes[1]  # of one data-parallel rank
+    found = {key: str(size) for key, size in zip(_SIZES, sizes, strict=True)}
+    return row | found | {"batch_size": str(requests)}
 
 
 def _count(row: dict[str, str], key: str) -> int:
