@@ -77,7 +77,7 @@ def _print_jobs(analysis: Analysis) -> None:
 def _print_headline(analysis: Analysis) -> None:
     first = analysis.ranks[0]
     count = len(analysis.ranks)
-    of = f" of {analysis.world_size}" if analysis.world_size else ""
+    of = f" of {analysis.world_size}" if (analysis.world_size or 0) > 1 else ""
     who = f"{count}{of} rank{'s' * (count > 1 or bool(of))}"
     on = f", {first.trace.device}" if first.trace.device else ""
     slowest = analysis.slowest

@@ -140,7 +140,7 @@ def _missing(job: AlignedJob) -> list[str]:
         return []
     ranks = f"{have} of {size} ranks"
     if have == 1:
-        return [f"{ranks}: what is waiting and what is moving is estimated, not seen"]
+        return [f"{ranks} recorded: waiting and moving times are estimates"]
     return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
 
 
