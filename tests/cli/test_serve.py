@@ -62,12 +62,13 @@ def test_a_number_in_flight_is_kept_for_ten_rounds_unless_requests_are_counted(c
 
 
 def test_the_ranges_of_measured_servers_are_printed(capsys):
-    arguments = ["serve", *ON_H100, *SMALL, "--concurrency", "2", "--server", "vllm"]
+    arguments = ["serve", *ON_H100, *SMALL, "--concurrency", "2", "--server", "vllm@0.12"]
     assert main([*arguments, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["results"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert f"between tokens {format_time(row['itl_low'])} to" in said
+    assert said.startswith("vllm@0.12: llama-8b, tp 8, on h100-8")
 
 
 def test_a_report_has_the_table_and_its_ranges(tmp_path, capsys):

@@ -223,11 +223,15 @@ def serve(
         rows = [_disaggregated_row(question, prefill, decode, fetch)]
     else:
         rows = _rows_by_method(question, fetch if fetching else "recompute", block)
-    note = write(path, _page(question, rows) if path.suffix == ".html" else rows) if path else ""
+    note = (
+        write(path, _page(_title(question, rows, server), rows) if path.suffix == ".html" else rows)
+        if path
+        else ""
+    )
     if json:
         print_json("serve", machine.name, rows)
     else:
-        _print(question, rows)
+        _print(_title(question, rows, server), rows)
     print_written(note, quiet=json)
 
 
@@ -327,19 +331,19 @@ _RATES = (
 _THROUGHPUT_GAIN = Column("throughput_gain", "gain", "{:.2f}x".format)
 
 
-def _print(question: "Question", rows: list[dict[str, Any]]) -> None:
+def _print(title: str, rows: list[dict[str, Any]]) -> None:
     """Print the rows as a table; of a single one no gain over others."""
-    print_table(_columns(rows), rows, title=_title(question, rows))
+    print_table(_columns(rows), rows, title=title)
     if note := _note(rows):
         print(note)
 
 
-def _page(question: "Question", rows: list[dict[str, Any]]) -> str:
+def _page(title: str, rows: list[dict[str, Any]]) -> str:
     """Return the same as a page."""
     from weft.report.page import Section, html_page
 
     served = Section("What is served", _note(rows), _columns(rows), rows)
-    return html_page(f"{question.name} served", [served], lead=_title(question, rows))
+    return html_page(f"{rows[0]['model']} served", [served], lead=title)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
@@ -363,7 +367,7 @@ def _note(rows: list[dict[str, Any]]) -> str:
     return f"ranges: {', '.join(found)}" if found else ""
 
 
-def _title(question: "Question", rows: list[dict[str, Any]]) -> str:
+def _title(question: "Question", rows: list[dict[str, Any]], server: str | None) -> str:
     load = question.load
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
     if question.limits.concurrency:
@@ -374,4 +378,4 @@ def _title(question: "Question", rows: list[dict[str, Any]]) -> str:
         f"prompts of {load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; "
         "predicted"
     )
-    return title if question.server is None else f"{question.server.name}: {title}"
+    return title if server is None else f"{server}: {title}"
