@@ -111,11 +111,8 @@ def _executor(cores: int) -> Iterator[_Run]:
         yield lambda function, jobs: list(pool.map(function, jobs))
 
 
-def _choice(
-    platform: Platform, host: HostModel | None, job: Job, prices: Prices | None = None
-) -> LayoutChoice:
-    prediction = predict_job(job, platform, host=host, prices=prices, brief=True)
-    return LayoutChoice(job, prediction)
+def _choice(platform: Platform, host: HostModel | None, job: Job) -> LayoutChoice:
+    return LayoutChoice(job, predict_job(job, platform, host=host, brief=True))
 
 
 @dataclass

@@ -19,43 +19,48 @@ if TYPE_CHECKING:
 _MOST_KINDS = 12
 
 
+# What is measured, or read, instead of this machine.
+FromTraces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="TRACE..",
+        help="Read these traces of a job instead of measuring this machine; needs -o.",
+    ),
+]
+# A shell expands rank*.json to several words, of which --from takes the first.
+MoreTraces = Annotated[list[str] | None, typer.Argument(metavar="[TRACE..]", hidden=True)]
+OnGpu = Annotated[
+    bool, typer.Option("--on-gpu", help="Measure the GPUs of this node; needs -o. Use torchrun.")
+]
+Sweep = Annotated[
+    Path | None,
+    typer.Option(
+        "--sweep",
+        metavar="FILE.csv",
+        help="Write the kernels worth measuring on --on; with -o read their times back.",
+    ),
+]
+SweptKernels = Annotated[
+    list[str] | None,
+    typer.Option("--kernel", help="Sweep these: FAMILY or FAMILY:DTYPE, such as gemm:fp8."),
+]
+KeepNoisy = Annotated[
+    bool, typer.Option("--anyway", help="Keep the result although other processes used the cores.")
+]
+
+
 def calibrate(
     *,
-    traces: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from",
-            metavar="TRACE..",
-            help="Read these traces of a job instead of measuring this machine; needs -o.",
-        ),
-    ] = None,
-    more: Annotated[list[str] | None, typer.Argument(metavar="[TRACE..]", hidden=True)] = None,
+    traces: FromTraces = None,
+    more: MoreTraces = None,
     on: On = None,
-    on_gpu: Annotated[
-        bool,
-        typer.Option("--on-gpu", help="Measure the GPUs of this node; needs -o. Use torchrun."),
-    ] = False,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(
-            "--sweep",
-            metavar="FILE.csv",
-            help="Write the kernels worth measuring on --on; with -o read their times back.",
-        ),
-    ] = None,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option("--kernel", help="Sweep these: FAMILY or FAMILY:DTYPE, such as gemm:fp8."),
-    ] = None,
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Keep the result although other processes used the cores."),
-    ] = False,
+    on_gpu: OnGpu = False,
+    sweep: Sweep = None,
+    kernel: SweptKernels = None,
+    anyway: KeepNoisy = False,
     json: Json = False,
-    output: Annotated[
-        str | None,
-        to_file("Write the platform to this .toml file instead."),
-    ] = None,
+    output: Annotated[str | None, to_file("Write the platform to this .toml file instead.")] = None,
 ) -> None:
     """Measure step by step, write the file, and print the main results."""
     from weft.calibration.machine_calibration import require_quiet, save

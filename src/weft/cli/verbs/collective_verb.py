@@ -24,40 +24,47 @@ _SCHEDULE = ".schedule.json"
 _SUFFIXES = (".json", ".json.gz", ".csv", ".html", _SCHEDULE)
 
 
+AlgorithmNames = Annotated[
+    str,
+    typer.Option(
+        "--algorithm",
+        metavar="A,..",
+        help="Algorithms: auto is the fastest that applies, dma-auto the fastest by DMA "
+        "engines, all is every one that applies; nccl, nccl-2.27.3 or nccl+int8 is the "
+        "measured time of that library.",
+        autocompletion=complete_algorithm,
+    ),
+]
+AlsoRun = Annotated[
+    bool, typer.Option("--run", help="Also run it between processes on this machine.")
+]
+DrawTimeline = Annotated[
+    bool, typer.Option("--timeline", help="Draw the queues of the last one over time.")
+]
+ShowEnergy = Annotated[
+    bool, typer.Option("--energy", help="Show energy of all ranks and power of one.")
+]
+CollectiveFile = Annotated[
+    str | None,
+    to_file(
+        "Write the timeline of the last one (.json, .json.gz; - is stdout), its "
+        "schedule (.schedule.json), all rows (.csv) or a report of both (.html)."
+    ),
+]
+
+
 def collective(
     kind: Annotated[str, typer.Argument(metavar="KIND", autocompletion=complete_collective)],
     *,
     size: Sizes = "1KiB,32KiB,1MiB,32MiB,1GiB",
     ranks: Ranks = None,
     on: On = None,
-    algorithm: Annotated[
-        str,
-        typer.Option(
-            metavar="A,..",
-            help="Algorithms: auto is the fastest that applies, dma-auto the fastest by DMA "
-            "engines, all is every one that applies; nccl, nccl-2.27.3 or nccl+int8 is the "
-            "measured time of that library.",
-            autocompletion=complete_algorithm,
-        ),
-    ] = "auto",
-    run: Annotated[
-        bool,
-        typer.Option("--run", help="Also run it between processes on this machine."),
-    ] = False,
-    timeline: Annotated[
-        bool, typer.Option("--timeline", help="Draw the queues of the last one over time.")
-    ] = False,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Show energy of all ranks and power of one.")
-    ] = False,
+    algorithm: AlgorithmNames = "auto",
+    run: AlsoRun = False,
+    timeline: DrawTimeline = False,
+    energy: ShowEnergy = False,
     json: Json = False,
-    output: Annotated[
-        str | None,
-        to_file(
-            "Write the timeline of the last one (.json, .json.gz; - is stdout), its "
-            "schedule (.schedule.json), all rows (.csv) or a report of both (.html)."
-        ),
-    ] = None,
+    output: CollectiveFile = None,
 ) -> int:
     """Predict or run a collective; return 1 if a run gave wrong values."""
     path = output_path(None if output == "-" else output, _SUFFIXES)

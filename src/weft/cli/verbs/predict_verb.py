@@ -34,6 +34,34 @@ _WORKLOAD = ".workload.json"
 _SUFFIXES = (".json", ".json.gz", ".html", ".csv")
 
 
+EveryRank = Annotated[
+    bool,
+    typer.Option("--every-rank", help="Capture each rank separately; use it if ranks differ."),
+]
+Anyway = Annotated[
+    bool,
+    typer.Option(
+        "--anyway",
+        help="Predict although the step does not fit into memory, or its replay is inaccurate.",
+    ),
+]
+Library = Annotated[
+    str | None,
+    typer.Option(
+        "--library",
+        metavar="NAME",
+        help="Library of the collectives: nccl; on here: gloo or weft.",
+    ),
+]
+StepFile = Annotated[
+    str | None,
+    to_file(
+        "Write the timeline (.json, .json.gz for Perfetto), a report (.html), the row "
+        "(.csv) or the workload itself (.workload.json)."
+    ),
+]
+
+
 def predict(
     graph: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload)],
     *,
@@ -42,31 +70,11 @@ def predict(
     settings: Settings = None,
     stack: Stack = None,
     gpu_hour: GpuHour = None,
-    every_rank: Annotated[
-        bool,
-        typer.Option("--every-rank", help="Capture each rank separately; use it if ranks differ."),
-    ] = False,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway",
-            help="Predict although the step does not fit into memory, or its replay is inaccurate.",
-        ),
-    ] = False,
-    library: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Library of the collectives: nccl; on here: gloo or weft."
-        ),
-    ] = None,
+    every_rank: EveryRank = False,
+    anyway: Anyway = False,
+    library: Library = None,
     json: Json = False,
-    output: Annotated[
-        str | None,
-        to_file(
-            "Write the timeline (.json, .json.gz for Perfetto), a report (.html), the row "
-            "(.csv) or the workload itself (.workload.json)."
-        ),
-    ] = None,
+    output: StepFile = None,
 ) -> None:
     """Predict one step."""
     path, given = output_path(output, _SUFFIXES), settings_of(settings, stack)
