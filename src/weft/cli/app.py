@@ -107,12 +107,12 @@ _add(
     "See the whole loop on this machine in two minutes: calibrate, predict, plan, run, compare.",
     "weft tour",
 )
-_add(doctor, "What works on this machine, and which paths of weft are on?", "weft doctor")
+_add(doctor, "Which parts of weft work on this machine?", "weft doctor")
 _add(
     gpu_check,
-    "Does weft do right by these GPUs, and how far are its predictions? Facts, correctness, "
-    "calibration, proof of path and errors, in one file.\n\nStart it with torchrun, one process a "
-    "GPU. Without GPUs, the parts that need none run on CPU tensors.",
+    "Are weft's results on these GPUs correct, and how accurate are its predictions? Facts, "
+    "correctness, calibration, proof of path and errors, in one file.\n\nStart it with torchrun, "
+    "one process per GPU. Without GPUs, the parts that need none run on CPU tensors.",
     "weft gpu-check -o result.jsonl; with 8 GPUs: torchrun --nproc-per-node 8 -m weft gpu-check ..",
 )
 _add(
@@ -127,8 +127,8 @@ _add(
 )
 _add(
     calibrate,
-    "What does this machine achieve? The answer becomes the platform `here`.\n\nWith --from: what "
-    "do the traces of a job show of the machine it ran on?",
+    "How fast is this machine? The result becomes the platform `here`.\n\nWith --from: how fast "
+    "was the machine on which the traces of a job were recorded?",
     "weft calibrate --from rank0.json.gz -o machine.toml",
 )
 _add(
@@ -151,8 +151,8 @@ _add(
 )
 _add(
     c3,
-    "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
-    "runtime use?",
+    "How much does overlapping a GEMM and a collective save with each strategy, and which one "
+    "should a runtime use?",
     "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
 )
 _add(
@@ -165,8 +165,9 @@ _add(
 )
 _add(
     export,
-    "What do recorded collectives cost without waiting, as torch's compiler reads it?\n\nFORMAT "
-    "inductor is a profile for Inductor's overlap scheduling (torch 2.13 and later).",
+    "How long do recorded collectives take without waiting, in a file for torch's "
+    "compiler?\n\nFORMAT inductor is a profile for Inductor's overlap scheduling (torch 2.13 and "
+    "later).",
     "weft export inductor traces/ -o profile.json",
 )
 _add(
@@ -177,17 +178,18 @@ _add(
 )
 _add(
     whatif,
-    "What would a recorded step take with other strategies, links, ranks or devices?\n\nThe step "
-    "is replayed first, and the error of that is shown. Traces of several ranks of one job are "
-    "replayed together.",
+    "What would a recorded step take with other strategies, links, ranks or devices?\n\nweft "
+    "replays the step and prints the error of the replay first. Traces of several ranks of one "
+    "job are replayed together.",
     "weft whatif rank0.json.gz --strategy dma,priority,links*2 -o whatif.json",
 )
 _add(
     predict,
     "How long will one step take, and where does the time go?\n\nWORKLOAD is a name (dlrm, "
-    "llama-70b, gpt2 ..), a Hugging Face config.json, a job file of torchtitan, Megatron-LM, "
-    "DeepSpeed or accelerate, a .toml file, a .workload.json file, a recorded trace, or a function "
-    "of torch code as package.module:function, which is captured on fake tensors without a GPU.",
+    "llama-70b, gpt2 ..), a Hugging Face config.json or its folder, a job file of torchtitan, "
+    "Megatron-LM, DeepSpeed or accelerate, a .toml file, a .workload.json file, a recorded trace,"
+    " or a function of torch code as package.module:function, which is captured on fake tensors "
+    "without a GPU.",
     "weft predict llama-70b --on h100-8x8 --set tp=8 --set fsdp=true --set batch=64",
 )
 _add(

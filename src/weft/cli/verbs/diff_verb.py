@@ -20,8 +20,8 @@ def diff(
         list[str],
         typer.Argument(
             metavar="BEFORE [AFTER]",
-            help="Traces, or workloads as weft predict takes them, each with its own platform as "
-            "llama-8b@h100-8.",
+            help="Traces (a file, a folder or a quoted pattern), or workloads as weft predict "
+            "takes them, each with its own platform as llama-8b@h100-8.",
         ),
     ],
     *,

@@ -91,7 +91,7 @@ Emit = Annotated[
     str | None,
     typer.Option(
         metavar="env|torch|fsdp2|ddp|inductor|nccl-tuner|torchcomms",
-        help="Print the settings that carry a plan for GPUs out, for programs that do not "
+        help="Print the settings that carry out a plan for GPUs, for programs that do not "
         "import weft; WORKLOAD may be a plan file.",
     ),
 ]

@@ -35,9 +35,9 @@ def watch(
     host: Annotated[
         str, typer.Option("--host", metavar="NAME", help="The address that --port listens on.")
     ] = "127.0.0.1",
-    once: Annotated[bool, typer.Option("--once", help="Print the last window and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the last window and exit.")] = False,
     seconds: Annotated[
-        float | None, typer.Option("--for", metavar="SECONDS", help="End after that long.")
+        float | None, typer.Option("--for", metavar="SECONDS", help="Exit after this time.")
     ] = None,
     json: Json = False,
 ) -> None:
