@@ -92,11 +92,11 @@ def fsdp_steps(folder: Path) -> Iterator[MeasuredStep]:
             yield MeasuredStep("mpt", row["model"], model, machine, float(row["step_seconds"]))
 
 
-def megatron_steps(folder: Path) -> Iterator[MeasuredStep]:
+def megatron_steps(folder: Path, every: int = _EVERY) -> Iterator[MeasuredStep]:
     """GPT steps of vTrain, by Megatron-DeepSpeed in fp16 with activations recomputed."""
     with (folder / STEPS_MEGATRON.folder).open() as file:
         for number, row in enumerate(csv.DictReader(file)):
-            if number % _EVERY:
+            if number % every:
                 continue
             value = {key: int(row[key]) for key in row if key != "iteration_ms"}
             model = Transformer(

@@ -172,3 +172,39 @@ def test_a_job_has_the_range_of_its_stack():
     known, unknown = (range_term("stacks", name).up for name in ("hugectr", "none"))
     assert known != unknown
     assert (found.high < usual.high) == (known < unknown)
+
+
+def test_autograd_and_collectives_have_a_host_of_their_own_and_recomputed_ops_the_usual():
+    settings = {"layers": "2", "tp": "2", "dp": "1", "recompute": "full", "flash": "false"}
+    step = job_of("gpt2", 2, settings).graph()
+    made = Stack("python", host=4.0, host_native=1.0).applied(step)
+    usual = 20.7e-6  # HostModel: gap, before, after
+    hosts: dict[tuple[str, bool, bool], set[float]] = {}
+    for op in made.ops():
+        key = op.phase, op.recomputed, op.kind == "collective"
+        assert op.host is not None
+        hosts.setdefault(key, set()).add(round(op.host / usual, 6))
+    assert hosts["forward", False, False] == hosts["backward", True, False] == {4.0}
+    assert hosts["backward", False, False] == hosts["forward", False, True] == {1.0}
+    assert hosts["backward", True, True] == hosts["backward", False, True] == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("recompute", "again"),
+    [
+        ("none", set()),
+        ("selective", {"scores", "softmax", "dropout", "values", "mask"}),
+        ("full", None),
+    ],
+)
+def test_ops_that_are_computed_again_are_marked(recompute, again):
+    settings = {"layers": "2", "recompute": recompute, "flash": "false"}
+    ops = list(job_of("gpt2", 1, settings).graph().ops())
+    marked = [op.name for op in ops if op.recomputed]
+    assert all(op.phase == "backward" for op in ops if op.recomputed)
+    if again is None:  # every op of the layers' forward passes
+        forward = [op.name for op in ops if op.phase == "forward"]
+        first, last = forward.index("embedding"), forward.index("head")
+        assert sorted(marked) == sorted(forward[first + 1 : last - 1])
+    else:
+        assert set(marked) == again

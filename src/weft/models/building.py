@@ -1,6 +1,8 @@
 """A list of ops that grows: what generators of workloads share."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from weft.hardware.dtypes import item_bytes, output_dtype, product_bytes
 from weft.schedule.ir import Cost
@@ -20,6 +22,8 @@ BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb
 class Ops:
     """Ops in the order of a host; ``phase`` and ``dtype`` are those of what is added next.
 
+    Inside of ``recomputing`` it is what a backward pass computes again.
+
     ``dtype`` is that of weights and ``math`` that of matrix products, where it is another. What
     products write, and with it everything between them, is of ``output_dtype(dtype)``.
     """
@@ -29,6 +33,14 @@ class Ops:
     math: str = ""
     ops: list[Op] = field(default_factory=list)
     awaited: tuple[int, ...] = ()
+    recomputed: bool = False
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Mark the ops that are added as computed again."""
+        self.recomputed = True
+        yield
+        self.recomputed = False
 
     @property
     def item(self) -> int:
@@ -135,7 +147,7 @@ class Ops:
         return self._add(Op(name, cost=cost, after=needs, phase=self.phase))
 
     def _add(self, op: Op) -> int:
-        self.ops.append(op)
+        self.ops.append(replace(op, recomputed=True) if self.recomputed else op)
         return self.last
 
 

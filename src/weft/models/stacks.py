@@ -43,9 +43,10 @@ class Stack:
     buffers of collectives. ``host`` is what the host spends on an op over the usual overheads of
     PyTorch, which is more where an op of the list is several kernels; 0: CUDA graphs.
     ``host_experts`` is the same for ops of experts from one exchange of tokens to the other, which
-    are a kernel for each expert; None: as ``host``. With ``blocking_messages`` the host waits for
-    what it receives from other pipeline stages, with ``blocking_passes`` for the end of each
-    forward and backward pass.
+    are a kernel for each expert, and ``host_native`` for ops that C++ launches without Python: of
+    backward passes, but for what they compute again, and collectives; None: as ``host``. With
+    ``blocking_messages`` the host waits for what it receives from other pipeline stages, with
+    ``blocking_passes`` for the end of each forward and backward pass.
     ``between_steps`` is seconds of the host between two steps: data, logging, the optimizer's own.
     """
 
@@ -60,6 +61,7 @@ class Stack:
     copies: float = 0.0
     host: float = 1.0
     host_experts: float | None = None
+    host_native: float | None = None
     blocking_messages: bool = False
     blocking_passes: bool = False
     between_steps: float = 0.0
@@ -82,11 +84,20 @@ class Stack:
         last = Op("between steps", "host", after=(len(ops) - 1,), seconds=self.between_steps)
         return (*ops, last)
 
-    def _op(self, op: Op) -> Op:
-        cost = op.cost
+    def _host_factor(self, op: Op) -> float:
+        """Return what the host spends on an op over the usual overheads."""
         of_experts = op.name in EXPERT_OPS or (op.collective and op.collective.group == "ep")
-        factor = self.host if self.host_experts is None or not of_experts else self.host_experts
-        if factor != 1.0 and op.kind != "host" and op.host is None:
+        if of_experts and self.host_experts is not None:
+            return self.host_experts
+        by_autograd = op.phase == "backward" and not op.recomputed
+        if self.host_native is not None and (by_autograd or op.kind == "collective"):
+            return self.host_native
+        return self.host
+
+    def _op(self, op: Op) -> Op:
+        cost, factor = op.cost, self._host_factor(op)
+        usual = factor == 1.0 and self.host_native is None
+        if not usual and op.kind != "host" and op.host is None:
             op = replace(op, host=factor * (_HOST.gap + _HOST.before + _HOST.after))
         if self.blocking_messages and op.collective is not None:
             op = replace(op, blocking=op.blocking or op.collective.kind == "recv")

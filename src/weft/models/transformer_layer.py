@@ -78,7 +78,15 @@ class Layer:
         if self.model.mode == "train":
             made.moving("add", 3 * self.rows * width)
 
-    def recompute_ops(self, needed: After, kind: LayerKind) -> None:
+    def recompute(self, needed: After, kind: LayerKind) -> None:
+        """Write what a backward pass computes again in front of it, if anything."""
+        with self.made.recomputing():
+            if self.model.recompute == "full":
+                self.forward(needed, kind)
+            elif self.model.recompute == "selective_op":
+                self._recompute_ops(needed, kind)
+
+    def _recompute_ops(self, needed: After, kind: LayerKind) -> None:
         """Write what a backward pass computes again where only some ops were kept.
 
         torchtitan's policy by op (distributed/activation_checkpoint.py) keeps results of
@@ -144,7 +152,8 @@ class Layer:
         if model.recompute == "mla_up_proj" and model.kv_rank:
             self._expanded_again()
         if model.recompute == "selective":
-            self._attention(kind)
+            with made.recomputing():
+                self._attention(kind)
         self._attention_backward(kind)
         self._positions(" backward")
         done = self._queries_keys_values_backward()

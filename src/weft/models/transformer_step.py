@@ -364,10 +364,7 @@ class Stage:
         self._head_backward()
         if self._gathers(forward=False):
             made.wait_for(self._gather(self._module_shares()))
-        if model.recompute == "full":
-            layer.forward(-1, model.kinds[-1])
-        elif model.recompute == "selective_op":
-            layer.recompute_ops(-1, model.kinds[-1])
+        layer.recompute(-1, model.kinds[-1])
         layer.backward(-1, model.kinds[-1])
         layer.row_backward("next token join", model.hidden, 2 * model.hidden // model.tp)
         for _ in range(2):
@@ -395,10 +392,8 @@ class Stage:
         for index, (layer, gathered) in enumerate(self._layers_with_weights(forward=False)):
             kind = model.kinds[layer]
             # the first layers of a stage are recomputed, if not all are
-            if model.recompute == "full" and len(self.layers) - index <= recomputed:
-                self.layer.forward(gathered, kind)
-            if model.recompute == "selective_op":
-                self.layer.recompute_ops(gathered, kind)
+            if model.recompute != "full" or len(self.layers) - index <= recomputed:
+                self.layer.recompute(gathered, kind)
             self.layer.backward(gathered, kind)
             self._accumulate(self._shares(layer))
             ends = index + 1 == len(self.layers) and not self.first

@@ -77,6 +77,7 @@ class Op:
     blocking: bool = False  # the host waits for its end
     seconds: float | None = None  # as measured; None: the cost decides
     phase: Phase = ""
+    recomputed: bool = False  # of a forward pass that a backward pass computes again
     # Of recorded steps. How long a collective waits for ranks that the trace does not show before
     # its bytes move, and how long the stream idles before the op for a reason it does not show.
     waiting: float = 0.0
