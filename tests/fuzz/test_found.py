@@ -58,6 +58,12 @@ FOUND = {
         ).encode(),
     ),
     "a plan that is no UTF-8": ("plan", lambda: b'{"weft_plan": 1, "plan": {"workload": "\x8c"}}'),
+    "alternatives of a plan that are no list": (
+        "plan",
+        lambda: (
+            by_name()["plan"].seeds[0].replace(b'"alternatives": [', b'"alternatives": 7, "x": [')
+        ),
+    ),
     "a deep plan": ("plan", lambda: b'{"weft_plan": 1, "plan": ' + _DEEP),
     "a workload that is no UTF-8": ("workload json", lambda: b'{"weft_workload": 1, "\xd1": 1}'),
     "a deep workload": ("workload json", lambda: b'{"weft_workload": 1, "x": ' + _DEEP),

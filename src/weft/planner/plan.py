@@ -225,6 +225,8 @@ def _with_strategies(plan: Any) -> Any:
 
     def whole(choice: Any) -> Any:
         others = choice.get("alternatives", []) if isinstance(choice, dict) else []
+        if not isinstance(others, list):
+            return choice  # refused where its fields are read
         return joined(choice) | {"alternatives": [joined(each) for each in others]}
 
     choices = plan.get("choices") if isinstance(plan, dict) else None

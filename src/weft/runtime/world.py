@@ -283,7 +283,11 @@ class World(HeapCommunicator):
     def recv(
         self, x: Bindable, source: int, tag: int = 0, *, async_op: bool = False
     ) -> Message | None:
-        """Receive ``x`` from a rank: its oldest message of that tag, as long as ``x``."""
+        """Receive ``x`` from a rank: its oldest message of that tag, as long as ``x``.
+
+        64 MiB of messages with other tags may come before it. Of more the sender waits until they
+        are received, and a message behind them does not arrive.
+        """
         return self._message(x, source, tag, sends=False, async_op=async_op)
 
     def group(self, ranks: Sequence[int]) -> "World | None":
