@@ -10,6 +10,8 @@ import csv
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from validation.nccl_tables import data_folder
 from validation.splits import STEPS_405B, STEPS_BERT, STEPS_LORA
 from validation.step_rows import StepRow, kept, predicted_job, set_targets
@@ -19,7 +21,7 @@ from weft.models.job import Job
 from weft.models.zoo import MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from weft.hardware import Platform
@@ -29,15 +31,17 @@ NAME = "mlperf_v5"
 QUESTION = "How long do steps of MLPerf take on other numbers of GPUs, and on other GPUs?"
 SOURCE = "MLPerf Training v5.0, mlcommons/training_results_v5.0 @0fdc28f01325"
 _NODES = {"H100": "h100-8", "B200": "b200-8", "MI300X": "mi300x-8", "MI325X": "mi325x-8"}
+_NEAR = 0.15  # error of a row that is near
 _WHOLE_RACK = 72
 _RACK = 64  # GPUs of an NVL72 rack that a job uses: powers of two; the submitters do not say
 
 
 def targets() -> Iterator[Target]:
-    """Predict every submission; report rows of 405B, then each benchmark's parts together."""
+    """Predict every submission; report rows of 405B, each benchmark's parts, and all together."""
     folder = data_folder()
     if folder is None:
         return
+    pooled: dict[bool, list[StepRow]] = {True: [], False: []}
     for split, benchmark in (
         (STEPS_405B, "llama31_405b"),
         (STEPS_LORA, "llama2_70b_lora"),
@@ -50,14 +54,52 @@ def targets() -> Iterator[Target]:
                 name = f"405B on {row.part}"
                 fitted = row.part in split.fitted
                 yield Target(NAME, name, row.measured, "s", SOURCE, row.predicted, fitted=fitted)
+            yield from scaling_targets(rows)
         for fitted in (True, False):
             mine = [row for row in rows if (row in known) == fitted]
+            pooled[fitted] += mine
             yield from set_targets(
                 *(NAME, benchmark, SOURCE, mine, 6.0),
                 fitted=fitted,
                 by="median",
                 held_out=split.held_out_label,
             )
+    for fitted, mine in pooled.items():
+        yield from pooled_targets(mine, fitted=fitted)
+
+
+def pooled_targets(rows: Sequence[StepRow], *, fitted: bool) -> Iterator[Target]:
+    """Return the median error of rows of several benchmarks, and how many are within 15 %."""
+    sizes = np.abs([row.error for row in rows])
+    kind = "errors known" if fitted else "held out"
+    note = f"{len(rows)} rows; largest error {100 * sizes.max():.0f} %"
+    median, near = 100 * float(np.median(sizes)), 100 * float(np.mean(sizes <= _NEAR))
+    yield Target(
+        *(NAME, f"all benchmarks, {kind}: median error of the step", None, "%", SOURCE),
+        *(median, 6.0, "value"),
+        fitted=fitted,
+        note=note,
+    )
+    yield Target(
+        *(NAME, f"all benchmarks, {kind}: rows within 15 %", 100.0, "%", SOURCE),
+        *(near, 10.0, "points"),
+        fitted=fitted,
+        note=note,
+    )
+
+
+def scaling_targets(rows: Sequence[StepRow]) -> Iterator[Target]:
+    """Return how the step on more H100 compares with that on the fewest, as a share of it."""
+    steps = {int(row.part.split()[1]): row for row in rows if row.part.startswith("H100 ")}
+    fewest = steps.pop(min(steps))
+    for ranks, row in sorted(steps.items()):
+        measured = row.measured / fewest.measured
+        predicted = row.predicted / fewest.predicted
+        yield Target(
+            *(NAME, f"405B: step on {ranks} H100 over that on {fewest.part.split()[1]}"),
+            *(100 * measured, "%", SOURCE, 100 * predicted, 3.0, "percent"),
+            fitted=row.part in STEPS_405B.fitted,
+        )
 
 
 @kept
