@@ -235,8 +235,21 @@ def test_one_process_has_one_value_of_a_variable():
     )
     text = emit("env", plan_knobs(made, platform("h100-8").require_device()))
     assert "export NCCL_MAX_CTAS" not in text
-    assert "# NCCL_MAX_CTAS: one process has one value, the plan has 16, 8;" in text
+    assert "# NCCL_MAX_CTAS: a process has one value, but the plan needs 16, 8;" in text
     assert "export NCCL_MIN_CTAS=1" in text
+
+
+def test_a_variable_names_the_collectives_that_it_also_applies_to():
+    made = plan_for(
+        "h100-8",
+        ("all_gather", 64 * MIB, "partition", {"units": 8}),
+        ("reduce_scatter", 64 * MIB, "concurrent", {}),
+    )
+    text = emit("env", plan_knobs(made, platform("h100-8").require_device()))
+    before = text.partition("export NCCL_MAX_CTAS=8")[0]
+    planned, _, also = before.partition("so it also applies to:")
+    assert "# NCCL_MAX_CTAS is planned for:\n#   all_gather" in planned
+    assert "#   reduce_scatter" in also
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -116,15 +116,15 @@ def _env(planned: PlannedKnobs) -> Iterator[str]:
     for name, found in values.items():
         joined = name == "NCCL_ALGO"  # has a list for each function
         if len(found) > 1 and not joined:
-            yield f"# {name}: one process has one value, the plan has {', '.join(found)};"
-            yield "# use --emit torch, which makes a communicator for each"
+            yield f"# {name}: a process has one value, but the plan needs {', '.join(found)};"
+            yield "# use --emit torch, which creates a communicator for each"
             continue
         using = [each for listed in found.values() for each in listed]
-        for each in planned.collectives:
-            if each in using:
-                yield f"# {each}"
-            elif not joined:
-                yield f"# also changes: {each}"
+        yield from (f"# {name} is planned for:", *(f"#   {each}" for each in using))
+        others = [each for each in planned.collectives if each not in using]
+        if others and not joined:
+            yield "# the variable holds for the whole process, so it also applies to:"
+            yield from (f"#   {each}" for each in others)
         value = ";".join(found)
         yield f"export {name}='{value}'" if joined else f"export {name}={value}"
     yield from _others(planned, lambda knob: bool(knob.env))
@@ -135,7 +135,7 @@ def _torch(planned: PlannedKnobs) -> Iterator[str]:
     for number, ((group, options), using) in enumerate(planned.communicators().items()):
         yield from _comments(using)
         if not options:
-            yield f"# by the communicator that {group or 'the default group'} has"
+            yield f"# use the communicator of {group or 'the default group'}"
             continue
         yield f"options{number} = dist.ProcessGroupNCCL.Options()"
         for knob in options:
