@@ -110,7 +110,7 @@ def _oneccl(num_ranks: int) -> Start:
 
 def home_of(name: str) -> Path:
     """Return the folder of a peer's environment."""
-    return environments.environment(name, environments.root(), _notice)
+    return environments.environment(name, environments.root(), notice)
 
 
 def rank_words(home: Path, module: str = "benchmarks.mpi_rank") -> list[str]:
@@ -126,5 +126,6 @@ def rank_words(home: Path, module: str = "benchmarks.mpi_rank") -> list[str]:
     return [str(home / "bin" / "python"), "-c", _RANK, added]
 
 
-def _notice(text: str) -> None:
+def notice(text: str) -> None:
+    """Print a line of progress where results do not go."""
     print(text, file=sys.stderr)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 from benchmarks import environments
 from benchmarks.cost import cost_of
 from benchmarks.harness import measure
-from benchmarks.launch import require_known
+from benchmarks.launch import notice, require_known
 from benchmarks.rows import Options, Row
 from benchmarks.synthetic_trace import write_bytes, write_events
 from weft.errors import RunError
@@ -113,7 +112,7 @@ def _measured(case: _Case, path: Path, options: Options) -> Row:
 
 
 def _ask_traceinsight(path: Path) -> dict[str, Any]:
-    home = environments.environment("traceinsight", environments.root(), _notice)
+    home = environments.environment("traceinsight", environments.root(), notice)
     script = Path(__file__).with_name("traceinsight_reader.py")
     command = [str(home / "bin" / "python"), str(script), str(path)]
     try:
@@ -126,7 +125,3 @@ def _ask_traceinsight(path: Path) -> dict[str, Any]:
             "Leave traceinsight out of --against.",
         ) from error
     return answer
-
-
-def _notice(text: str) -> None:
-    print(text, file=sys.stderr)

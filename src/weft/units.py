@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from weft.errors import SizeError, UsageError
 
+MIB = 1 << 20  # bytes
 _PREFIXES = list(enumerate("kmgtp", start=1))
 _DECIMAL = {f"{p}b": Fraction(1000**i) for i, p in _PREFIXES}
 _BINARY = {f"{p}ib": Fraction(1024**i) for i, p in _PREFIXES}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from weft.c3.scenarios import MIB, Gemm, Scenario, class_of, percent_of_ideal
+from weft.c3.scenarios import Gemm, Scenario, class_of, percent_of_ideal
 from weft.c3.strategies import (
     COMPUTE,
     STRATEGIES,
@@ -31,7 +31,7 @@ from weft.hardware import Device, Platform
 from weft.schedule import CommandKind, Schedule
 from weft.schedule.strategy import Strategy
 from weft.simulator import Prepared, collective_units, simulate
-from weft.units import format_size
+from weft.units import MIB, format_size
 
 _EQUAL = 1.001  # times the least up to which choices count as equal: the one that asks least
 _UNIT = 1 << 20  # bytes for each rank of the schedule that is prepared

@@ -8,9 +8,8 @@ judged by the share of the possible gain that is realised, and by which of its s
 from dataclasses import dataclass
 
 from weft.errors import UsageError
-from weft.units import digits
+from weft.units import MIB, digits
 
-MIB = 1 << 20
 # static: the grid that a library chooses, a workgroup for each tile, in waves. stealing: persistent
 # workgroups that take the next tile from a counter. lists: persistent workgroups, one a unit, each
 # with a list of tiles.

@@ -17,6 +17,7 @@ from weft.collectives.parts import (
     launched,
     only_on,
     own,
+    ranks_after,
     signal,
     wait,
 )
@@ -136,7 +137,9 @@ def reduce(
 def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:  # noqa: ARG001 - as all builders
     """Build a barrier in which every rank signals every other."""
     programs = tuple(
-        _program(me, (*_ready(me, num_ranks), *(_there(peer) for peer in _others(me, num_ranks))))
+        _program(
+            me, (*_ready(me, num_ranks), *(_there(peer) for peer in ranks_after(me, num_ranks)))
+        )
         for me in range(num_ranks)
     )
     return Schedule("eager barrier", num_ranks, programs, (), 2 * num_ranks)
@@ -153,7 +156,7 @@ def _everyone(
     """Build a schedule: all ranks publish ``mine`` and read from all others, then run ``join``."""
     programs = []
     for me in range(num_ranks):
-        others = _others(me, num_ranks)
+        others = ranks_after(me, num_ranks)
         items: Items = (Copy(mine, own("scratch", 0, mine.nbytes)), *_ready(me, num_ranks))
         items += take(me, me)
         for peer in others:
@@ -173,7 +176,7 @@ def _from_root(
 ) -> Schedule:
     """Build a schedule: the root publishes a slice and does its own work; others read it."""
     whole, local = given
-    others = _others(root, num_ranks)
+    others = ranks_after(root, num_ranks)
     laid = (Copy(whole, own("scratch", 0, whole.nbytes)), *_ready(root, num_ranks), *local)
     at_root = _program(root, (*laid, *_released(others)))
     programs = [_program(me, (_there(root), *taken(me), _done(me, root))) for me in others]
@@ -190,7 +193,7 @@ def _to_root(
     after: Items = (),
 ) -> Schedule:
     """Build a schedule: the others publish; the root reads each input, then runs ``after``."""
-    others = _others(root, num_ranks)
+    others = ranks_after(root, num_ranks)
     items = take(root)
     for peer in others:
         items += (_there(peer), *take(peer))
@@ -215,14 +218,9 @@ def _program(rank: int, items: Items) -> Program:
     return Program((rank,), (launched(items),))
 
 
-def _others(me: int, num_ranks: int) -> tuple[int, ...]:
-    """Return the other ranks, the next one first, so that not all read from the same rank."""
-    return tuple((me + k) % num_ranks for k in range(1, num_ranks))
-
-
 def _ready(me: int, num_ranks: int) -> Items:
     """Return signals to every other rank that my data is published."""
-    return tuple(signal(peer, 2 * me) for peer in _others(me, num_ranks))
+    return tuple(signal(peer, 2 * me) for peer in ranks_after(me, num_ranks))
 
 
 def _there(rank: int) -> Wait:

@@ -14,8 +14,10 @@ from weft.errors import SizeError
 from weft.hardware.dtypes import item_bytes
 from weft.schedule import (
     SELF,
+    Broadcast,
     Buffer,
     Command,
+    Copy,
     Flag,
     Group,
     Index,
@@ -132,6 +134,18 @@ def add_up(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> R
     mine = chunks.slice(SELF, source, Index(chunks.group))
     slots = (own("scratch", k * chunks.largest, mine.nbytes) for k in range(chunks.group.size - 1))
     return Reduce((mine, *slots), result, dtype, op)
+
+
+def ranks_after(me: int, num_ranks: int) -> tuple[int, ...]:
+    """Return the other ranks, the next one first, so that not all read from the same rank."""
+    return tuple((me + k) % num_ranks for k in range(1, num_ranks))
+
+
+def copied_to(mine: Slice, others: tuple[Slice, ...]) -> Items:
+    """Return the commands that copy a slice to the others: a broadcast to several."""
+    if len(others) > 1:
+        return (Broadcast(mine, others),)
+    return tuple(Copy(mine, other) for other in others)
 
 
 def to_all(group: Group, flag: int) -> Repeat:

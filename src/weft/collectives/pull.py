@@ -12,12 +12,14 @@ from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
     Items,
+    copied_to,
     divided,
     in_out,
     in_place,
     launched,
     only_on,
     own,
+    ranks_after,
     schedule_of,
     signal,
     to_all,
@@ -108,7 +110,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
             size = min(PIECE, stop - at)
             everywhere = tuple(Slice(r, "data", at, size) for r in range(num_ranks))
             mine, others = everywhere[rank], everywhere[:rank] + everywhere[rank + 1 :]
-            work += (Reduce(everywhere, mine, dtype, op), *_written(mine, others))
+            work += (Reduce(everywhere, mine, dtype, op), *copied_to(mine, others))
         programs.append(Program((rank,), (together(chunks.group, work),)))
     return Schedule("pull all_reduce", num_ranks, tuple(programs), (in_place(nbytes),), 2)
 
@@ -162,7 +164,7 @@ def exchange(num_ranks: int, nbytes: int = 1) -> Schedule:
                 Copy(Slice(peer, f"to{me}", 0, nbytes), own(f"from{peer}", 0, nbytes)),
                 signal(peer, DONE),
             )
-            for peer in ((me + k) % num_ranks for k in range(1, num_ranks))
+            for peer in ranks_after(me, num_ranks)
         ]
         local = Copy(own(f"to{me}", 0, nbytes), own(f"from{me}", 0, nbytes))
         first = (to_all(Group(num_ranks), READY), local, wait(DONE, num_ranks - 1))
@@ -190,9 +192,3 @@ def _everyones(chunks: Chunks) -> tuple[Slice, ...]:
     """Return my chunk of every rank's data, in rank order."""
     place = Index(chunks.group)
     return tuple(chunks.slice(rank, "in", place) for rank in range(chunks.group.size))
-
-
-def _written(mine: Slice, others: tuple[Slice, ...]) -> Items:
-    if len(others) > 1:
-        return (Broadcast(mine, others),)
-    return tuple(Copy(mine, other) for other in others)

@@ -19,16 +19,17 @@ from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
     Items,
+    copied_to,
     divided,
     in_out,
     in_place,
     launched,
     own,
+    ranks_after,
     signal,
     wait,
 )
 from weft.schedule import (
-    Broadcast,
     Buffer,
     Copy,
     Group,
@@ -74,14 +75,14 @@ def all_reduce(
         return own("data", ring.starts[k] + at, size)
 
     def collect(me: int, k: int) -> Items:
-        waits = tuple(_released(rank, k) for rank in _others(me, num_ranks))
+        waits = tuple(_released(rank, k) for rank in ranks_after(me, num_ranks))
         return waits + tuple(
             Copy(ring.slot(me, k, ring.starts[k] + at, at, size), data(k, at, size))
             for at, size in around(me, k)
         )
 
     def items(me: int) -> Items:
-        others = _others(me, num_ranks)
+        others = ranks_after(me, num_ranks)
         found: Items = ()
         for k in range(len(ring.sizes)):
             found += tuple(
@@ -98,7 +99,7 @@ def all_reduce(
             found += tuple(_there(rank, k) for rank in others)
             found += (
                 Reduce(sources, mine, dtype, op),
-                *_written(mine, tuple(staged[rank] for rank in others)),
+                *copied_to(mine, tuple(staged[rank] for rank in others)),
                 *(_done(me, rank) for rank in others),
             )
         return found + collect(me, len(ring.sizes) - 1)
@@ -120,7 +121,7 @@ def reduce_scatter(
     ring = _Ring(chunk, window // num_ranks, direct=direct, parts=num_ranks)
 
     def work(me: int, k: int) -> Items:
-        others = _others(me, num_ranks)
+        others = ranks_after(me, num_ranks)
         mine = own("in", me * chunk + ring.starts[k], ring.sizes[k])
         staged = [ring.part(rank, k, me, chunk) for rank in range(num_ranks)]
         sources = (*staged[:me], mine, *staged[me + 1 :])
@@ -151,7 +152,7 @@ def all_gather(
     def work(me: int, k: int) -> Items:
         start, size = ring.starts[k], ring.sizes[k]
         found: Items = (Copy(own("in", start, size), own("out", me * chunk + start, size)),)
-        for rank in _others(me, num_ranks):
+        for rank in ranks_after(me, num_ranks):
             out = own("out", rank * chunk + start, size)
             found += (_there(rank, k), Copy(ring.part(rank, k, 0, chunk), out), _done(me, rank))
         return found
@@ -171,7 +172,7 @@ def all_to_all(
         start, size = ring.starts[k], ring.sizes[k]
         place = me * chunk + start
         found: Items = (Copy(own("in", place, size), own("out", place, size)),)
-        for rank in _others(me, num_ranks):
+        for rank in ranks_after(me, num_ranks):
             out = own("out", rank * chunk + start, size)
             found += (_there(rank, k), Copy(ring.part(rank, k, me, chunk), out), _done(me, rank))
         return found
@@ -221,7 +222,7 @@ def _exchanging(
     """Return the commands of a rank: it stages each window when its slot is free, then works."""
 
     def items(me: int) -> Items:
-        others, count = _others(me, num_ranks), len(ring.sizes)
+        others, count = ranks_after(me, num_ranks), len(ring.sizes)
         found: Items = ()
         for k in range(count):
             # The slot held window k - NUM_SLOTS; flags count windows, so a wait for it passes at
@@ -243,7 +244,7 @@ def _parts_for_others(ring: _Ring, num_ranks: int, me: int, chunk: int) -> Calla
             own("in", rank * chunk + ring.starts[k], ring.sizes[k]),
             ring.part(me, k, rank, chunk),
         )
-        for rank in _others(me, num_ranks)
+        for rank in ranks_after(me, num_ranks)
     )
 
 
@@ -265,14 +266,3 @@ def _done(me: int, rank: int) -> Signal:
 def _released(rank: int, k: int) -> Wait:
     """Return a wait until ``rank`` is done with my window ``k``."""
     return wait(2 * rank + 1, k + 1)
-
-
-def _others(me: int, num_ranks: int) -> tuple[int, ...]:
-    """Return the other ranks, the next one first, so that not all read from the same rank."""
-    return tuple((me + k) % num_ranks for k in range(1, num_ranks))
-
-
-def _written(mine: Slice, others: tuple[Slice, ...]) -> Items:
-    if len(others) > 1:
-        return (Broadcast(mine, others),)
-    return tuple(Copy(mine, other) for other in others)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft.collectives.parts import own, to_all, wait
+from weft.collectives.parts import own, ranks_after, to_all, wait
 from weft.errors import UsageError
 from weft.fused.table_sharding import spread
 from weft.schedule import (
@@ -117,7 +117,7 @@ def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
         found: Commands = []
         if others:
             found += [to_all(Group(tiles.num_ranks), READY), wait(READY, others)]
-        for peer in after(me, tiles.num_ranks):
+        for peer in ranks_after(me, tiles.num_ranks):
             for number in range(tiles.slices):
                 there = _slot(tiles, me, peer, number)
                 found.append(Kernel(MAKE, tiles.cost(number), (), (there,)))
@@ -125,7 +125,7 @@ def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
         found += [Kernel(KEEP, tiles.cost(number)) for number in range(tiles.slices)]
         for number in range(tiles.slices):
             found += [wait(SENT + number, others)] if others else []
-            slices = (_slot(tiles, peer, me, number) for peer in after(me, tiles.num_ranks))
+            slices = (_slot(tiles, peer, me, number) for peer in ranks_after(me, tiles.num_ranks))
             found.append(Kernel(TAKE, _passing(tiles, number, others), tuple(slices)))
         return found
 
@@ -142,9 +142,9 @@ def gathered_tiles(tiles: Tiles, name: str) -> Schedule:
             shown = own("shown", *tiles.at(number))
             found.append(Kernel(SHOW, _passing(tiles, number, 1), (), (shown,)))
             flag = SENT + me * tiles.slices + number
-            found += [Signal(Flag(peer, flag)) for peer in after(me, n)]
+            found += [Signal(Flag(peer, flag)) for peer in ranks_after(me, n)]
         found += [Kernel(KEEP, tiles.cost(number)) for number in range(tiles.slices)]
-        for peer in after(me, n):
+        for peer in ranks_after(me, n):
             for number in range(tiles.slices):
                 found.append(wait(SENT + peer * tiles.slices + number))
                 there = Slice(peer, "shown", *tiles.at(number))
@@ -167,7 +167,7 @@ def reduced_tiles(tiles: Tiles, name: str) -> Schedule:
         for number in range(tiles.slices):
             made = own("made", *tiles.at(number))
             found.append(Kernel(MAKE, tiles.cost(number), (), (made,)))
-            found += [Signal(Flag(peer, SENT + number)) for peer in after(me, n)]
+            found += [Signal(Flag(peer, SENT + number)) for peer in ranks_after(me, n)]
         for number in range(tiles.slices):
             found += [wait(SENT + number, n - 1)] if n > 1 else []
             slices = (Slice(rank, "made", *tiles.at(number)) for rank in range(n))
@@ -175,11 +175,6 @@ def reduced_tiles(tiles: Tiles, name: str) -> Schedule:
         return [*found, *_left(n)]
 
     return _schedule(tiles, name, commands, Buffer("made", tiles.nbytes), SENT + tiles.slices)
-
-
-def after(me: int, num_ranks: int) -> list[int]:
-    """Return the other ranks from the next one on, so that not all serve the same one first."""
-    return [(me + step) % num_ranks for step in range(1, num_ranks)]
 
 
 def _schedule(

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from weft.units import MIB
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,7 +33,6 @@ Aspect = Literal[
 
 ZERO_CTA = 2  # NCCL_CTA_POLICY_ZERO of nccl.h
 COPYING = ("all_gather", "all_to_all", "gather", "scatter")
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

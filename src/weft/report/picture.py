@@ -17,6 +17,7 @@ from weft.schedule import queue_kind
 from weft.timeline import Activity, Timeline, queue_order
 from weft.timeline.intervals import assign_rows
 from weft.timeline.kernel_names import short_name
+from weft.trace.perfetto import nanoseconds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -190,7 +191,7 @@ def packed(picture: Picture) -> dict[str, Any]:
     previous end.
     """
     zero = float(picture.start.min(initial=np.inf)) if picture.num_spans else 0.0
-    start, end = _nanoseconds(picture.start - zero), _nanoseconds(picture.end - zero)
+    start, end = nanoseconds(picture.start - zero), nanoseconds(picture.end - zero)
     row = rows_of(picture.line, start, end)
     order = np.lexsort((start, row, picture.line))
     place = np.empty(len(order), np.int64)
@@ -210,7 +211,7 @@ def packed(picture: Picture) -> dict[str, Any]:
         "length": pack(end[order] - start[order]),
         "label": pack(label),
         "noted": pack(np.diff(noted, prepend=0)),
-        "wait": pack(_nanoseconds(picture.waits[order][noted])),
+        "wait": pack(nanoseconds(picture.waits[order][noted])),
         "nbytes": pack(picture.nbytes[order][noted]),
         "paths": [place[sorted(path, key=lambda i: start[i])].tolist() for path in picture.paths],
         "marks": [
@@ -249,7 +250,3 @@ def _gaps(start: Ints, end: Ints, counts: Sequence[int]) -> Ints:
     before = np.concatenate([[0], end[:-1]]) if len(end) else end
     before[np.cumsum([0, *counts])[:-1]] = 0
     return start - before
-
-
-def _nanoseconds(seconds: Floats) -> Ints:
-    return np.rint(seconds * 1e9).astype(np.int64)

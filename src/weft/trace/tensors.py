@@ -37,7 +37,7 @@ class Tensor:
 
 def tensors_of(arguments: dict[str, Any]) -> list[Tensor]:
     """Return the inputs of an operator, in order."""
-    shapes, types = (_list(arguments.get(key)) for key in ("Input Dims", "Input type"))
+    shapes, types = (list_of(arguments.get(key)) for key in ("Input Dims", "Input type"))
     names = [*map(str, types), *[""] * (len(shapes) - len(types))]
     return [Tensor(_shape(shape), name) for shape, name in zip(shapes, names, strict=False)]
 
@@ -64,7 +64,8 @@ def _plain(dtype: str) -> str:
     return dtype.rpartition("::")[2].lower().replace("_", "").replace(" ", "")
 
 
-def _list(value: Any) -> list[Any]:
+def list_of(value: Any) -> list[Any]:
+    """Return a value of a file if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
@@ -74,7 +75,7 @@ def _shape(value: Any, depth: int = 0) -> tuple[int, ...]:
     >>> _shape([2, 3]), _shape([[2, 3], [4]]), _shape([2, "x"]), _shape([10**99])
     ((2, 3), (10,), (), ())
     """
-    sides = _list(value)
+    sides = list_of(value)
     if sides and isinstance(sides[0], list):
         if depth >= _DEEPEST:
             return ()

@@ -9,9 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.planner.plan import Plan
 from weft.torch.apply.step_watch import StepWatch
-from weft.units import format_size, format_time
+from weft.units import MIB, format_size, format_time
 
-MIB = 1 << 20
 _TITLES = ("collective", "size", "planned", "path", "by plan", "by default", "why")
 
 

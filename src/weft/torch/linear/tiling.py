@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from weft.collectives.parts import ranks_after
 from weft.fused.tiles import (
     KEEP,
     MAKE,
@@ -18,7 +19,6 @@ from weft.fused.tiles import (
     TAKE,
     USE,
     Tiles,
-    after,
     gathered_tiles,
     reduced_tiles,
     scattered_tiles,
@@ -117,8 +117,8 @@ class IntraHostTiling:
         self._run(reduced_tiles, tiles, ops, call)
 
     @property
-    def _others(self) -> list[int]:
-        return after(self._world.rank, self._world.num_ranks)
+    def _others(self) -> tuple[int, ...]:
+        return ranks_after(self._world.rank, self._world.num_ranks)
 
     def _run(self, builder: Builder, tiles: Tiles, ops: Mapping[str, Op], call: str) -> None:
         """Run the prepared schedule of a tile shape; prepare it on all ranks if there is none."""
@@ -164,7 +164,7 @@ class InterHostTiling:
     def _scatter(
         self, topology: HostTopology, tiles: Tiles, callbacks: ScatterCallbacks, call: str
     ) -> None:
-        others, numbers = after(self._rank, tiles.num_ranks), range(tiles.slices)
+        others, numbers = ranks_after(self._rank, tiles.num_ranks), range(tiles.slices)
         with (
             topology.session(call, tiles.nbytes) as session,
             topology.transport.background_scheduling(),
@@ -194,7 +194,7 @@ class InterHostTiling:
         call: str,
     ) -> None:
         keep, use = callbacks
-        others, numbers = after(self._rank, tiles.num_ranks), range(tiles.slices)
+        others, numbers = ranks_after(self._rank, tiles.num_ranks), range(tiles.slices)
         with (
             topology.session(call, tiles.nbytes) as session,
             topology.transport.background_scheduling(),
@@ -212,7 +212,7 @@ class InterHostTiling:
         self, topology: HostTopology, tiles: Tiles, callbacks: tuple[Make, Take], call: str
     ) -> None:
         make, take = callbacks
-        others, numbers = after(self._rank, tiles.num_ranks), range(tiles.slices)
+        others, numbers = ranks_after(self._rank, tiles.num_ranks), range(tiles.slices)
         with (
             topology.session(call, tiles.nbytes) as session,
             topology.transport.background_scheduling(),

@@ -20,6 +20,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.trace.formats.file_pieces import FilePieces
 from weft.trace.formats.graph import DAMAGED, Graph, GraphNode
+from weft.trace.tensors import list_of
 from weft.trace.trace import EventKind, Trace, whole_number
 from weft.units import digits, file_name
 
@@ -74,7 +75,7 @@ def _node(raw: dict[str, Any]) -> GraphNode:
     arguments: dict[str, Any] = {
         name: _number(attributes[key]) for key, name in _COLLECTIVE.items() if key in attributes
     }
-    arguments |= {"Input Dims": _list(shapes), "Input type": _types(types)}
+    arguments |= {"Input Dims": list_of(shapes), "Input type": _types(types)}
     return GraphNode(
         id=int(raw["id"]),
         name=str(raw["name"]),
@@ -101,11 +102,7 @@ def _tensors(value: Any) -> Iterator[list[Any]]:
 
 def _types(types: Any) -> list[str]:
     """Convert types to the profiler's form: ``Tensor(float)`` is ``float``."""
-    return [each[7:-1] if each.startswith("Tensor(") else each for each in map(str, _list(types))]
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return [each[7:-1] if each.startswith("Tensor(") else each for each in map(str, list_of(types))]
 
 
 def _number(value: Any) -> Any:
