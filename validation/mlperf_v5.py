@@ -93,11 +93,14 @@ def scaling_targets(rows: Sequence[StepRow]) -> Iterator[Target]:
     steps = {int(row.part.split()[1]): row for row in rows if row.part.startswith("H100 ")}
     fewest = steps.pop(min(steps))
     for ranks, row in sorted(steps.items()):
-        measured = row.measured / fewest.measured
-        predicted = row.predicted / fewest.predicted
         yield Target(
-            *(NAME, f"405B: step on {ranks} H100 over that on {fewest.part.split()[1]}"),
-            *(100 * measured, "%", SOURCE, 100 * predicted, 3.0, "percent"),
+            NAME,
+            f"405B: step on {ranks} H100 over that on {fewest.part.split()[1]}",
+            100 * row.measured / fewest.measured,
+            "%",
+            SOURCE,
+            weft=100 * row.predicted / fewest.predicted,
+            allowed=3.0,
             fitted=row.part in STEPS_405B.fitted,
         )
 
