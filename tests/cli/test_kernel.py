@@ -94,9 +94,10 @@ def test_a_key_or_column_that_is_given_twice_is_refused(capsys, tmp_path):
     assert "several columns 'm'" in capsys.readouterr().err
 
 
-def test_a_file_without_rows_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize("text", ["m,n,k\n", ""])
+def test_a_file_without_rows_is_refused(tmp_path, capsys, text):
     file = tmp_path / "empty.csv"
-    file.write_text("m,n,k\n")
+    file.write_text(text)
     assert main(["kernel", "gemm", "--from", str(file), "--on", "h100-8"]) == 2
     assert "has no rows" in capsys.readouterr().err
 

@@ -90,10 +90,11 @@ def _read(path: Path, given: list[Row]) -> list[Row]:
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             reader = csv.DictReader(lines)
+            names = reader.fieldnames or ()
             rows: list[Row] = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"cannot read {path} as CSV: {error}") from error
-    twice = [key for key, times in Counter(reader.fieldnames or ()).items() if times > 1]
+    twice = [key for key, times in Counter(names).items() if times > 1]
     if twice:
         raise FormatError(f"{path} has several columns {twice[0]!r}", "Name each column once.")
     if not rows:
