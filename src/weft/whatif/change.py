@@ -109,13 +109,13 @@ def _strategy(model: ReplayModel, name: str) -> Change | None:
         if one.strategy.name == strategy
     )
     count = sum(op.collective is not None for op in model.engine.graph.ops())
-    why = f"on {model.prices.platform.name}, {_share(members, count)} of its collectives by "
+    why = f"on {model.prices.platform.name}: {_share(members, count)} collectives use "
     why += codec if STRATEGIES[strategy].coded else strategy
     return Change(name, why, draft.search.run(chosen), () if all_moved is None else (all_moved,))
 
 
 def _share(part: int, whole: int) -> str:
-    return "all" if part == whole else f"{100 * part / whole:.0f} %"
+    return "all" if part == whole else f"{100 * part / whole:.0f} % of the"
 
 
 def _edited(model: ReplayModel, name: str, why: str, edit: Callable[[Op], Op]) -> Change:
