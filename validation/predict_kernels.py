@@ -51,7 +51,7 @@ def fitted_kernels(folder: Path | None) -> Iterator[Target]:
     """Compare every fit with its own table: as fitted, and with parts held back."""
     known, note = (_recorded(), "recorded") if folder is None else (_again(folder), "computed")
     inference = [k for k in known if k.fit.family == "gemm" and k.fit.dtype != "fp32"]
-    yield from _figures("gemm, 16 tables of A100, H100, B200, L40S", inference, _GEMM, note)
+    yield from _figures("gemm, 20 tables of A100, H100, B200, GB200, L40S", inference, _GEMM, note)
     for device in _TENSOR:
         yield from _figures(
             f"gemm {device}", [k for k in inference if k.device == device], _NONE, note
