@@ -126,7 +126,8 @@ def _after_sweep(study: Study) -> Floats:
     left = unexplained(rest, found.coefficients)
     if found.points is None:
         return left
-    return left - point_corrections(found.points, sweep_places(study.kind, rest.columns))
+    places = sweep_places(study.kind, rest.columns)
+    return left - point_corrections(found.points, places, rest.predicted, found.coefficients)
 
 
 def _target(name: str, study: Study, left: Floats, limit: float) -> Target:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.cost.grid import corrections
+from weft.cost.grid import corrections, elasticities
 from weft.hardware.kernel_fits import SMALLEST_STEP, correction_table, grid_axes, packed
 
 
@@ -39,3 +39,14 @@ def test_outside_the_grid_the_last_knot_counts():
     columns = {"rows": np.array([2.0**14, 2.0**30]), "width": np.array([64.0, 64.0])}
     inside, outside = corrections(correction, columns)
     assert inside == outside
+
+
+def test_an_elasticity_says_what_a_kernel_is_bound_by():
+    nbytes = np.array([1.0, 1e6, 1e12])
+
+    def predicted(coefficients):
+        return coefficients["launch"] + nbytes / coefficients["memory"]
+
+    found = elasticities(("launch", "memory"), predicted, {"launch": 1e-6, "memory": 1e12})
+    assert found[:, 0] == pytest.approx([1.0, 0.5, 0.0], abs=0.02)
+    assert found[:, 1] == pytest.approx([0.0, -0.5, -1.0], abs=0.02)

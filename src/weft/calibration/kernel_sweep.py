@@ -3,9 +3,8 @@
     sweep_plan ──▶ plan.csv ──▶ each line is timed elsewhere ──▶ with_sweep ──▶ [[device.fits]]
                    (time_us is empty)     (time_us is filled in)     what predict and plan read
 
-Points are spread over the shapes of a family, so that none is far from a measured one. Their times
-fit the cost model of the family on the device, and a correction between the points of what it
-leaves.
+Each point is the shape whose time would say most about the times of all others. They fit the cost
+model of the family on the device, and a correction between the points of what it leaves.
 """
 
 import csv
@@ -21,7 +20,8 @@ from weft.calibration.coefficient_ranges import ranges_of
 from weft.calibration.cost_model_fit import Observations, Range, fit_coefficients
 from weft.cost.families import Family
 from weft.cost.fit_errors import geomean_error, within_20
-from weft.cost.grid import likeness, scaled_rows
+from weft.cost.grid import elasticities, likeness, log_rows
+from weft.cost.matmul import GRID_PLACES
 from weft.cost.price import find_family, price_columns
 from weft.errors import UsageError
 from weft.hardware import Device, Platform
@@ -33,7 +33,7 @@ Places = Mapping[str, Floats]
 
 POINTS = 200
 _FEWEST = 30  # measured lines of a family: a cost model has a dozen coefficients
-_CANDIDATES = 4000  # random shapes of which the points are chosen
+_CANDIDATES = 2000  # random shapes of which the points are chosen
 _LONGEST = 0.05  # seconds of a kernel: longer ones are as predictable and take all of the time
 USUAL = ("gemm", "attention", "decode", "norm", "activation", "elementwise")
 
@@ -49,7 +49,7 @@ _HEADS = {"heads": _steps(4, 128), "kv_heads": _steps(1, 32), "head_dim": [64.0,
 _ROWS = {"rows": _steps(1, 65536, 100, 3000), "width": _steps(128, 32768)}
 _SHAPES: dict[str, dict[str, list[float]]] = {
     "gemm": {
-        "m": _steps(1, 32768, 7, 100, 1000, 3001),  # the last ones fill no whole tiles
+        "m": _steps(1, 32768, 7, 35, 100, 259, 1000, 3001),  # these fill no whole tiles
         "n": _steps(64, 32768),
         "k": _steps(64, 32768),
     },
@@ -90,14 +90,34 @@ class SweepRows:
 
 
 def spread_points(places: Places, count: int) -> NDArray[np.int64]:
-    """Choose rows that leave no other row far from a chosen one, the one in the middle first."""
-    rows = scaled_rows(*_scales(places), places)
-    chosen = [int(((rows - np.median(rows, axis=0)) ** 2).sum(1).argmin())]
-    apart = ((rows - rows[chosen[0]]) ** 2).sum(1)
-    while len(chosen) < min(count, len(rows)) and apart.max() > 0:
-        chosen.append(int(apart.argmax()))
-        apart = np.minimum(apart, ((rows - rows[chosen[-1]]) ** 2).sum(1))
-    return np.array(chosen)
+    """Choose rows that say most about all others: each leaves the least variance in the mean.
+
+    Variances are those of a Gaussian process through the rows that are chosen already, so corners
+    that few rows are near to count no more than these (Seo et al., 2000).
+    """
+    names, spreads = _scales(places)
+    every = log_rows(names, places) / spreads
+    drawn = np.random.default_rng(0).permutation(len(every))[:_CANDIDATES]
+    rows = every[drawn] / _ALIKE
+    alike = likeness(rows, rows)
+    free = np.ones(len(rows), bool)
+    said, variance = (alike**2).sum(axis=0), np.ones(len(rows))
+    known = np.zeros((len(rows), 0))  # what chosen rows have in common with all, orthogonal
+    chosen: list[int] = []
+    while len(chosen) < count and free.any():
+        at = int(np.where(free, said / (variance + _NOISE), -1.0).argmax())
+        free &= (rows != rows[at]).any(axis=1)
+        chosen.append(at)
+        column = (alike[:, at] - known @ known[at]) / np.sqrt(variance[at] + _NOISE)
+        ahead = alike @ column - known @ (known.T @ column)
+        said += column * (column * (column @ column) - 2 * ahead)
+        variance -= column**2
+        known = np.column_stack([known, column])
+    return drawn[chosen]
+
+
+_ALIKE = 4.0  # standard deviations of a column over which kernels are taken to be alike
+_NOISE = 0.05  # variance of a measurement compared with that of what is corrected
 
 
 def _scales(places: Places) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -136,11 +156,10 @@ def _family_plan(device: Device, kernel: str) -> Iterator[dict[str, str | float]
 
 def sweep_places(family: Family, columns: Places) -> Places:
     """Return what points are spread over: the columns, and what the family derives from them."""
-    if family.fit_family in ("gemm", "bmm"):  # their places belong to knots of a grid
-        return columns
     size = len(next(iter(columns.values())))
     full = {key: np.full(size, default) for key, default in family.columns.items()} | dict(columns)
-    return {**columns, **family.places(full)}
+    found = {**columns, **family.places(full)}
+    return {key: each for key, each in found.items() if key in columns or key not in GRID_PLACES}
 
 
 def write_plan(path: Path, plan: Sequence[Mapping[str, str | float]]) -> None:
@@ -227,57 +246,101 @@ class SweepFit:
 def fit_sweep(rows: Observations, places: Places, ranges: Mapping[str, Range]) -> SweepFit:
     """Fit coefficients to a sweep, and what the formula leaves unexplained between its points.
 
-    How far points reach along each column is what predicts points left out best.
+    Kernels are alike that have similar columns and are bound by the same: their prices have
+    similar elasticities to the coefficients.
     """
     coefficients = fit_coefficients([rows], ranges)
     left = np.log(rows.seconds / rows.predicted(coefficients))
     names, spreads = _scales(places)
-    tried = [
-        _Process.through(left, scaled_rows(names, spreads, places), np.full(len(names), far), noise)
-        for far in _REACHES
-        for noise in _NOISES
-    ]
-    best = min(tried, key=lambda each: each.error)
-    for column in [*range(len(names))] * 2:
-        for times in (0.5, 2.0):
-            reach = best.reach.copy()
-            reach[column] *= times
-            other = _Process.through(left, best.places, reach, best.noise)
-            best = other if other.error < _WORTH * best.error else best
-    if best.error >= float(np.abs(left).mean()):
+    free = [key for key, each in ranges.items() if each.spread > 0]
+    bound = elasticities(free, rows.predicted, coefficients)
+    differ = bound.std(axis=0) > _DIFFERENT
+    shares = tuple(key for key, each in zip(free, differ, strict=True) if each)
+    units = np.array([*spreads, *[_SHARE] * len(shares)])
+    at = np.hstack([log_rows(names, places), bound[:, differ]]) / units
+    axes = np.minimum(np.arange(len(units)), len(names))  # elasticities reach equally far
+    found = _robust_process(left, _likeliest_process(left, at, axes))
+    if found.error >= float(np.abs(left).mean()):
         return SweepFit(coefficients, None, left)
-    scales = tuple(float(each) for each in best.reach * spreads)
-    points = tuple(tuple(map(_short, point)) for point in best.places / best.reach)
-    found = PointCorrection(names, scales, points, tuple(map(_short, best.weights)))
-    return SweepFit(coefficients, found, best.unseen)
+    scales = tuple(float(each) for each in found.reach * units)
+    points = tuple(tuple(map(_short, point)) for point in found.places / found.reach)
+    weights = tuple(map(_short, found.weights))
+    correction = PointCorrection(names, scales, points, weights, shares)
+    return SweepFit(coefficients, correction, found.unseen)
 
 
-_REACHES = (1.0, 2.0, 4.0)  # standard deviations of a column over which kernels are alike
-_NOISES = (0.15, 0.5)  # of one measurement, as a share of what is corrected
-_WORTH = 0.99  # a reach of its own has to gain this much
+_SHARE = 0.3  # an elasticity that counts like a standard deviation of a column
+_DIFFERENT = 0.01  # standard deviation of an elasticity that tells kernels apart
+_REACHES = (1.0, 2.0, 4.0, 8.0)  # standard deviations of a column over which kernels are alike
+_NOISES = (0.05, 0.15, 0.5)  # of one measurement, as a share of what is corrected
+_STEPS = (2.0, 1.4)
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A Gaussian process through points; ``unseen`` is what the others leave of each."""
+    """A Gaussian process through points; ``unseen`` is what the others leave of each.
+
+    ``surprise`` is minus the logarithm of the marginal likelihood and of the prior of ``reach``.
+    """
 
     places: Floats
     reach: Floats
     noise: float
     weights: Floats
     unseen: Floats
+    surprise: float
 
     @classmethod
-    def through(cls, left: Floats, places: Floats, reach: Floats, noise: float) -> "_Process":
-        at = places / reach
-        inverse = np.linalg.inv(likeness(at, at) + noise**2 * np.eye(len(at)))
+    def through(
+        cls, left: Floats, places: Floats, reach: Floats, noise: float, doubt: Floats | float = 1.0
+    ) -> "_Process":
+        """Join points whose variances of measurement are ``doubt`` times the usual one."""
+        at, size = places / reach, len(left)
+        variances = noise**2 * doubt * np.eye(size)
+        inverse = np.linalg.inv(likeness(at, at) + variances)
         weights = inverse @ left
         unseen = weights / np.diag(inverse)  # Rasmussen and Williams, 2006, equation 5.12
-        return cls(places, reach, noise, weights, unseen)
+        squares = max(float(left @ weights), _LEAST)
+        surprise = 0.5 * size * np.log(squares) - 0.5 * np.linalg.slogdet(inverse)[1]
+        surprise += _PRIOR_WEIGHT * (np.log(reach / _USUAL_REACH) ** 2).sum()
+        return cls(places, reach, noise, weights, unseen, float(surprise))
 
     @property
     def error(self) -> float:
         return float(np.abs(self.unseen).mean())
+
+
+_USUAL_REACH, _PRIOR_WEIGHT = 2.0, 0.05  # a reach that is 87 times as far is 1/e times as likely
+_LEAST = 1e-30  # a formula that leaves nothing
+
+
+def _likeliest_process(left: Floats, places: Floats, axes: NDArray[np.int64]) -> _Process:
+    """Find the reach of each axis and the noise that make what is left likeliest, step by step."""
+    starts = [np.full(places.shape[1], far) for far in _REACHES]
+    tried = [_Process.through(left, places, reach, noise) for reach in starts for noise in _NOISES]
+    best = min(tried, key=lambda each: each.surprise)
+    for step in np.repeat(_STEPS, 2):
+        for axis in range(axes.max() + 2):  # the last one is the noise
+            for times in (1 / step, step):
+                reach = np.where(axes == axis, times * best.reach, best.reach)
+                noise = best.noise * (times if axis > axes.max() else 1.0)
+                other = _Process.through(left, places, reach, noise)
+                best = other if other.surprise < best.surprise else best
+    return best
+
+
+def _robust_process(left: Floats, found: _Process) -> _Process:
+    """Let outliers count less: errors of measurement as a Cauchy distribution has them."""
+    usual = found.noise**2 * max(float(left @ found.weights), _LEAST) / len(left)
+    doubt = np.ones(len(left))
+    for _ in range(_ROUNDS):
+        off = found.noise**2 * doubt * found.weights
+        doubt = (1 + off**2 / usual) / 2
+        found = _Process.through(left, found.places, found.reach, found.noise, doubt)
+    return found
+
+
+_ROUNDS = 5
 
 
 def _short(value: float) -> float:

@@ -1,10 +1,11 @@
 """Corrections of cost models: linear on a coarse grid, or between the points of a sweep.
 
 The points of a sweep are few and anywhere, so what lies between them is the mean of a Gaussian
-process: each pulls its surroundings towards what was measured, within a few octaves.
+process: each pulls towards what was measured the kernels that have sides within a few octaves and
+are bound by the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +16,7 @@ from weft.hardware.measured import Correction, PointCorrection
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+Predicted = Callable[[Mapping[str, float]], Floats]
 
 
 def corrections(correction: Correction, columns: Mapping[str, Floats]) -> Floats:
@@ -47,9 +49,15 @@ def _between(values: Floats, knots: Floats) -> tuple[Whole, Floats]:
     return left, (at - knots[left]) / (knots[left + 1] - knots[left])
 
 
-def point_corrections(found: PointCorrection, columns: Mapping[str, Floats]) -> Floats:
+def point_corrections(
+    found: PointCorrection,
+    columns: Mapping[str, Floats],
+    predicted: Predicted,
+    coefficients: Mapping[str, float],
+) -> Floats:
     """Read the logarithm of measured / formula between the points of a sweep."""
-    rows = scaled_rows(found.columns, found.scales, columns)
+    bound = elasticities(found.shares, predicted, coefficients)
+    rows = np.hstack([log_rows(found.columns, columns), bound]) / np.asarray(found.scales)
     points, weights = np.array(found.points), np.array(found.weights)
     parts = [likeness(rows[at : at + _ROWS], points) @ weights for at in range(0, len(rows), _ROWS)]
     return np.concatenate(parts)
@@ -58,13 +66,27 @@ def point_corrections(found: PointCorrection, columns: Mapping[str, Floats]) -> 
 _ROWS = 4096  # priced at once, so that what is computed stays in the caches
 
 
-def scaled_rows(
-    names: Sequence[str], scales: Sequence[float], columns: Mapping[str, Floats]
+def log_rows(names: Sequence[str], columns: Mapping[str, Floats]) -> Floats:
+    """Return the logarithms of some columns, a row a kernel."""
+    return np.stack([np.log2(np.maximum(columns[name], 2.0**-9)) for name in names], axis=1)
+
+
+def elasticities(
+    names: Sequence[str], predicted: Predicted, coefficients: Mapping[str, float]
 ) -> Floats:
-    """Return the place of every row: logarithms of some columns over their scales."""
-    logs = [np.log2(np.maximum(columns[name], 2.0**-9)) for name in names]
-    scaled: Floats = np.stack(logs, axis=1) / np.asarray(scales)
-    return scaled
+    """Return by how many percent prices grow with a percent of each coefficient, a row a kernel.
+
+    This is what a kernel is bound by: 0.9 of the memory and 0.1 of the launch, for example.
+    """
+    before = predicted(coefficients)
+    found: Floats = np.zeros((len(before), len(names)))
+    for at, name in enumerate(names):
+        more = predicted({**coefficients, name: coefficients[name] * np.exp(_NUDGE)})
+        found[:, at] = np.log(more / before) / _NUDGE
+    return found
+
+
+_NUDGE = 0.05
 
 
 def likeness(one: Floats, other: Floats) -> Floats:

@@ -81,15 +81,26 @@ def convolution_sides(columns: Columns) -> dict[str, Floats]:
     }
 
 
+GRID_PLACES = ("tokens",)  # mean something on a grid alone
 RAGGED = 2.0**20  # moves rows that fill no whole eighths to knots of their own
 _MOST_TOKENS = 2.0**15
 
 
 def matmul_places(columns: Columns) -> Mapping[str, Floats]:
-    """Return what corrections of products look at: whether rows fill tiles, and their number."""
+    """Return what corrections of products look at: whether rows fill tiles, and their number.
+
+    ``padded`` rows are brought to a multiple of four before: kernels with block scales load those
+    of four rows at once, as TMA takes no less than 16 bytes.
+    """
     tokens = np.minimum(columns["m"], _MOST_TOKENS)
     ragged = (columns["m"] > 16) & (columns["m"] % 8 != 0)
-    return {"tokens": np.where(ragged, RAGGED * tokens, tokens)}
+    return {
+        "tokens": np.where(ragged, RAGGED * tokens, tokens),
+        "padded": np.where(columns["m"] % _ALIGNED != 0, 2.0, 1.0),
+    }
+
+
+_ALIGNED = 4.0
 
 
 def convolution_places(columns: Columns) -> Mapping[str, Floats]:

@@ -144,11 +144,16 @@ def price_columns(
     if arrives:  # the correction is of kernels that quantize
         launch = _fit(device, family.fit_family, "bf16", library)[0].coefficients["launch"]
         coefficients = {**coefficients, "quantise": 0.0, "row": 0.0, "launch": launch}
-    seconds = family.formula(full, device, scheme_of(dtype), coefficients)
+
+    def predicted(coefficients: Mapping[str, float]) -> Floats:
+        return family.formula(full, device, scheme_of(dtype), coefficients)
+
+    seconds = predicted(coefficients)
     if fit.correction is not None and not arrives:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
     if fit.points is not None and not arrives:
-        seconds = seconds * np.exp(point_corrections(fit.points, {**full, **family.places(full)}))
+        places = {**full, **family.places(full)}
+        seconds = seconds * np.exp(point_corrections(fit.points, places, predicted, coefficients))
     own, common = _deviations(fit, model, terms, family, dtype)
     below, above = own.joined(common).factors
     independent = own.up**2 / (own.up**2 + common.up**2) if own.up else 0.0

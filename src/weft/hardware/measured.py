@@ -44,14 +44,16 @@ class Correction:
 class PointCorrection:
     """The same between the points of a sweep: the mean of a Gaussian process.
 
-    A point is the logarithm (base 2) of each of ``columns`` over its ``scales``; ``weights`` has
-    a number for every point. Far from all points nothing is corrected.
+    A point is the logarithm (base 2) of each of ``columns``, then the elasticity of its price to
+    each coefficient of ``shares``, all over their ``scales``; ``weights`` has a number for every
+    point. Far from all points nothing is corrected.
     """
 
     columns: tuple[str, ...]
     scales: tuple[float, ...]
-    points: tuple[tuple[float, ...], ...]
-    weights: tuple[float, ...]
+    points: tuple[tuple[float, ...], ...] = field(hash=False)  # thousands of numbers
+    weights: tuple[float, ...] = field(hash=False)
+    shares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
