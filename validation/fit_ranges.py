@@ -6,8 +6,10 @@
 A term is the smallest that makes ranges hold four of five residuals, all tables of a kind counting
 alike, and a little more where these are few. The checks leave out, in turn, the table, model or
 machine that they are about. Predicting every measured step takes long: ``--steps`` keeps the rows
-in a file, and predicts only where there is none; ``--kernels`` leaves the terms of stacks, hosts
-and servers as they are. Terms without residuals (``ASSUMED``) are named as such.
+in a file, and predicts only where there is none; ``--kernels`` leaves the terms of stacks, experts,
+hosts and servers as they are. Steps are predicted with the terms that are written: those of kernels
+come first, and a file of rows is for as long as none has changed. Terms without residuals
+(``ASSUMED``) are named as such.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from math import hypot, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +38,13 @@ from weft.hardware.toml_text import to_toml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from validation.kernel_tables import Floats, Mask
+
 HEAD = "# Written by python -m validation.fit_ranges. What the numbers mean: weft.cost.ranges.\n"
 HELD = 0.8  # share of measurements that a range is meant to hold
 _WIDEST = 3.0  # logarithm: a factor of 20
-FEW = 20  # rows below which a share inside says little
+FEW = 20  # rows below which a share inside says little, and a stack is judged with all others
+_LEAST = 6  # held-out rows that say more than those that a model was fitted to
 # Another version or author, where no table of one is at hand: what those of products and attention
 # of libraries are off by, about 12 %, half of it for all shapes alike.
 FLOOR = {"down": 0.12, "up": 0.12, "common": 0.5}
@@ -91,25 +96,41 @@ def table_term(tables: Sequence[RangeTable]) -> float:
     """Return the term of a kind of tables, for a table that is not among them.
 
     It holds (n + 1) / n of four of five, as conformal ranges of n machines or libraries do, and no
-    more than 85 %. What is known of other machines with NCCL is never less than the floor. Where
-    a table has very few rows, all rows of the kind count alike.
+    more than 85 %.
     """
     parts = len({table.part for table in tables})
-    if not parts:
-        return 0.0
-    if min(len(table.left) for table in tables) < FEW:
-        tables = _joined(tables, "name")
-    least = FLOOR["up"] if (tables[0].group, tables[0].name) == _OTHER_MACHINES else 0.0
-    return max(fit_term(tables, min(HELD * (parts + 1) / parts, _MOST_HELD)), least)
+    return fit_term(tables, min(HELD * (parts + 1) / parts, _MOST_HELD)) if parts else 0.0
 
 
 _MOST_HELD = 0.85
-_OTHER_MACHINES = ("collectives", "nccl")
+_ROUNDS = 4  # after which the two terms of collectives stay as they are
+
+
+def collective_terms(tables: Sequence[RangeTable]) -> tuple[float, float]:
+    """Return the terms of bytes and of overhead, each by the rows that are mostly of its kind."""
+    of_bytes = overhead = 0.0
+    for _ in range(_ROUNDS):
+        of_bytes = table_term(_mostly(tables, overhead, of_bytes=True))
+        overhead = table_term(_mostly(tables, of_bytes, of_bytes=False))
+    return of_bytes, overhead
+
+
+def _mostly(tables: Iterable[RangeTable], other: float, *, of_bytes: bool) -> list[RangeTable]:
+    """Return rows mostly of one kind, with the term of the other kind in their ranges."""
+    found = []
+    for table in tables:
+        assert table.overhead is not None
+        mine = 1 - table.overhead if of_bytes else table.overhead
+        if (mine > 0.5).any():
+            known = replace(table, weight=1 - mine).with_term(other, mine)
+            found.append(known.rows(mine > 0.5))
+    return found
 
 
 def share_inside(tables: Sequence[RangeTable], term: float) -> float:
-    """Return the share of residuals in ranges with a term; tables count alike."""
-    return float(np.mean([table.inside(term).mean() for table in tables]))
+    """Return the share of residuals in ranges with a term; all but small tables count alike."""
+    weights = [min(len(table.left), FEW) for table in tables]
+    return float(np.average([table.inside(term).mean() for table in tables], weights=weights))
 
 
 def common_share(tables: Sequence[RangeTable], term: float) -> float:
@@ -127,57 +148,110 @@ def fit_kernels(folder: Path) -> tuple[dict[str, Any], list[RangeCheck]]:
         by_term[table.group, table.name].append(table)
     for (group, name), tables in by_term.items():
         shown = _enough(tables)
-        if group:
+        rows = sum(len(table.left) for table in shown)
+        if group == "collectives":
+            terms[group][name] = _as_collective(collective_terms(shown)) | {"rows": rows}
+        elif group:
             term = table_term(shown)
-            terms[group][name] = {"down": _rounded(term), "up": _rounded(term)}
-            if group == "elsewhere":
-                terms[group][name]["common"] = _rounded(common_share(shown, term))
-            terms[group][name]["rows"] = sum(len(table.left) for table in shown)
+            terms[group][name] = _both(term)
+            terms[group][name] |= {"common": _rounded(common_share(shown, term)), "rows": rows}
         for table in tables:
+            others = _enough([each for each in tables if each.part != table.part])
+            if group == "collectives":
+                checks.append(_collectives_checked(table, terms[group][name], others))
+                continue
             here = terms[group][name]["up"] if group else 0.0
-            others = [each for each in tables if each.part != table.part]
-            apart = table_term(_enough(others)) if group and others else here
-            checks.append(_checked(table, here, apart))
+            apart = table_term(others) if group and others else here
+            checks.append(_checked(table, here, table.inside(apart)))
     return terms, checks
+
+
+def _both(term: float) -> dict[str, float]:
+    return {"down": _rounded(term), "up": _rounded(term)}
+
+
+def _as_collective(found: tuple[float, float]) -> dict[str, float]:
+    of_bytes, overhead = found
+    return _both(of_bytes) | {"overhead": _rounded(overhead)}
+
+
+def _collectives_checked(
+    table: RangeTable, known: dict[str, float], others: Sequence[RangeTable]
+) -> RangeCheck:
+    assert table.overhead is not None
+    apart = _as_collective(collective_terms(others)) if others else known
+    here, there = (
+        replace(table, weight=table.overhead).with_term(each["overhead"], 1 - table.overhead)
+        for each in (known, apart)
+    )
+    return _checked(here, known["up"], there.inside(apart["up"]))
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-def _checked(table: RangeTable, term: float, apart: float) -> RangeCheck:
-    width = float(np.median(np.exp(np.hypot(table.down, term) + np.hypot(table.up, term))))
-    inside, left_out = (float(table.inside(each).mean()) for each in (term, apart))
-    return RangeCheck(table.title, table.fitted, len(table.left), inside, left_out, width)
+def _checked(table: RangeTable, term: float, left_out: Mask) -> RangeCheck:
+    known = table.with_term(term)
+    width = float(np.median(np.exp(known.down + known.up)))
+    inside, apart = float(table.inside(term).mean()), float(left_out.mean())
+    return RangeCheck(table.title, table.fitted, len(table.left), inside, apart, width)
 
 
 def fit_stacks(steps: Iterable[tuple[str, bool, StepRow]]) -> tuple[Any, list[RangeCheck]]:
-    """Fit the term of each stack to the steps that no model was fitted to, or to all if few.
+    """Fit terms of stacks, of experts and of hosts to steps held out, or to all if these are few.
 
-    Rows of a stack count alike, and data sets in the term of other stacks. Steps that their host
-    bounds widen the term of the stack's hosts instead. A part is checked with the term of all
-    other parts.
+    Stacks have the steps without experts, experts what is left of the others with these terms,
+    hosts that of the steps that they bound. Rows of a stack count alike, and data sets in the term
+    of other stacks. A part is checked with the term of all other parts.
     """
     tables = list(_step_tables(steps))
-    of_stacks = [table for table in tables if table.group == "stacks"]
-    pooled = _enough(of_stacks)
-    every = _rounded(fit_term(_joined(pooled, "title")))
-    terms: dict[str, Any] = {"stacks": {OTHER: {"down": every, "up": every}}, "hosts": {}}
-    for group, stack in dict.fromkeys((table.group, table.name) for table in tables):
-        mine = _enough([t for t in tables if (t.group, t.name) == (group, stack)])
-        terms[group][stack] = _stack_term(mine, pooled)
+    terms = _step_terms(tables)
     checks = []
     for title in dict.fromkeys(table.title for table in tables):
         for fitted in (True, False):
             mine = [t for t in tables if (t.title, t.fitted) == (title, fitted)]
             if mine:
                 checks.append(_steps_checked(title, mine, tables, terms))
-    for stack, entry in terms["hosts"].items():  # what is fitted comes on top of what is known
-        entry |= {
-            side: _rounded(hypot(entry[side], getattr(range_term("hosts", stack), side)))
-            for side in ("down", "up")
-        }
     return terms, checks
+
+
+def _step_terms(tables: Sequence[RangeTable]) -> dict[str, Any]:
+    """Fit the terms of steps, one kind after the other."""
+    of_stacks, of_experts, of_hosts = (
+        [table for table in tables if table.group == group]
+        for group in ("stacks", "experts", "hosts")
+    )
+    pooled = _enough(of_stacks)
+    every = _both(table_term(_joined(pooled, "title")))
+    terms: dict[str, Any] = {"stacks": {OTHER: every}, "experts": {}, "hosts": {}}
+    for stack in dict.fromkeys(table.name for table in of_stacks):
+        mine = _enough([table for table in of_stacks if table.name == stack])
+        terms["stacks"][stack] = _stack_term(mine, pooled)
+    shown = _enough([_known(table, terms) for table in of_experts])
+    if shown:
+        terms["experts"][OTHER] = _stack_term(shown)
+    for stack in dict.fromkeys(table.name for table in of_hosts):
+        mine = _enough([_known(table, terms) for table in of_hosts if table.name == stack])
+        terms["hosts"][stack] = _stack_term(mine)
+    return terms
+
+
+def _known(table: RangeTable, terms: dict[str, Any]) -> RangeTable:
+    """Return a table with the terms in its ranges that are fitted before its own."""
+    groups = {"stacks": (), "experts": ("stacks",), "hosts": ("stacks", "experts")}[table.group]
+    for group in groups:
+        weight = 1.0 if group == "stacks" else _of_experts(table)
+        table = replace(table, weight=weight).with_term(_term_of(terms[group], table.name))
+    return replace(table, weight=_of_experts(table) if table.group == "experts" else 1.0)
+
+
+def _of_experts(table: RangeTable) -> Floats | float:
+    return 0.0 if table.experts is None else table.experts
+
+
+def _term_of(entries: dict[str, Any], name: str) -> float:
+    return float(entries[name if name in entries else OTHER]["up"]) if entries else 0.0
 
 
 def _steps_checked(
@@ -185,12 +259,12 @@ def _steps_checked(
 ) -> RangeCheck:
     inside, apart, widths = [], [], []
     for table in mine:
-        here, key = terms[table.group][table.name]["up"], (table.group, table.name)
-        others = [t for t in tables if (t.group, t.name) == key and t.part != table.part]
-        away = fit_term(_joined(others, "name")) if others else terms["stacks"][OTHER]["up"]
-        inside += table.inside(here).tolist()
-        apart += table.inside(away).tolist()
-        widths += np.exp(np.hypot(table.down, here) + np.hypot(table.up, here)).tolist()
+        without = _step_terms([each for each in tables if each.part != table.part])
+        known = _known(table, terms).with_term(_term_of(terms[table.group], table.name))
+        inside += known.inside(0.0).tolist()
+        widths += np.exp(known.down + known.up).tolist()
+        away = _term_of(without[table.group], table.name)
+        apart += _known(table, without).inside(away).tolist()
     return RangeCheck(
         title,
         mine[0].fitted,
@@ -202,19 +276,20 @@ def _steps_checked(
 
 
 def _enough(tables: list[RangeTable]) -> list[RangeTable]:
-    """Return the tables that were held out; all of them where these have few rows."""
+    """Return the tables that were held out; all of them where these have very few rows."""
     unseen = [table for table in tables if not table.fitted]
-    return unseen if sum(len(table.left) for table in unseen) >= FEW else tables
+    return unseen if sum(len(table.left) for table in unseen) >= _LEAST else tables
 
 
 def _stack_term(tables: list[RangeTable], pooled: Sequence[RangeTable] = ()) -> dict[str, float]:
     """Fit the term of a stack; one with few rows counts as much as all stacks together."""
     rows = sum(len(table.left) for table in tables)
-    shown = _joined(tables, "name")
+    parts = len({table.part for table in tables})
+    shown = _joined(tables, "group")
     if rows < FEW:
         shown += _joined(pooled, "group")
-    term = _rounded(fit_term(shown))
-    return {"down": term, "up": term, "rows": rows}
+    held = min(HELD * (parts + 1) / parts, _MOST_HELD)
+    return _both(fit_term(shown, held)) | {"rows": rows}
 
 
 def _joined(tables: Iterable[RangeTable], by: str) -> list[RangeTable]:
@@ -229,6 +304,7 @@ def _joined(tables: Iterable[RangeTable], by: str) -> list[RangeTable]:
             left=np.concatenate([t.left for t in each]),
             down=np.concatenate([t.down for t in each]),
             up=np.concatenate([t.up for t in each]),
+            weight=np.concatenate([np.broadcast_to(t.weight, t.left.shape) for t in each]),
         )
         for each in groups.values()
     ]
@@ -238,21 +314,28 @@ _HOST_BOUND = {each.title for each in STEP_SETS if each.host_bound}
 
 
 def _step_tables(steps: Iterable[tuple[str, bool, StepRow]]) -> Iterator[RangeTable]:
-    """Return residuals of steps by data set, part and stack, without the term of their stack."""
-    groups: dict[tuple[str, bool, str, str], list[StepRow]] = defaultdict(list)
+    """Return residuals of steps by data set, part and stack, without the terms fitted to steps.
+
+    Steps that their host bounds move as far as it does.
+    """
+    groups: dict[tuple[str, bool, str, str, bool], list[StepRow]] = defaultdict(list)
     for title, fitted, row in steps:
-        groups[title, fitted, row.stack, row.part].append(row)
-    for (title, fitted, stack, part), rows in groups.items():
-        group = "hosts" if title in _HOST_BOUND else "stacks"
-        known = range_term("stacks", stack)
+        groups[title, fitted, row.stack, row.part, row.experts > 0].append(row)
+    for (title, fitted, stack, part, experts), rows in groups.items():
+        group, known = ("experts" if experts else "stacks"), range_term("stacks", stack)
+        if title in _HOST_BOUND:
+            group, known = "hosts", known.joined(range_term("hosts", stack))
+        of_experts = np.array([row.experts for row in rows])
+        squares = known.up**2 + (of_experts * range_term("experts", OTHER).up) ** 2
         down = np.log([row.predicted / row.low for row in rows])
         up = np.log([row.high / row.predicted for row in rows])
         yield RangeTable(
             *(group, stack, title, part, fitted),
             seconds=np.array([row.measured for row in rows]),
             left=np.log([row.measured / row.predicted for row in rows]),
-            down=np.sqrt(np.maximum(down**2 - known.down**2, 0.0)),
-            up=np.sqrt(np.maximum(up**2 - known.up**2, 0.0)),
+            down=np.sqrt(np.maximum(down**2 - squares, 0.0)),
+            up=np.sqrt(np.maximum(up**2 - squares, 0.0)),
+            experts=of_experts if experts else None,
         )
 
 
@@ -291,12 +374,12 @@ def fit_servers(folder: Path) -> tuple[dict[str, Any], list[RangeCheck]]:
     checks = []
     for name, tables in by_term.items():
         shown = _enough(tables)
-        term = _rounded(fit_term(shown))
-        rows = sum(len(table.left) for table in shown)
-        terms[name] = {"down": term, "up": term, "rows": rows}
+        term = fit_term(shown)
+        terms[name] = _both(term) | {"rows": sum(len(table.left) for table in shown)}
         for table in tables:
-            others = [each for each in tables if each.part != table.part]
-            checks.append(_checked(table, term, fit_term(others) if others else term))
+            others = _enough([each for each in tables if each.part != table.part])
+            apart = fit_term(others) if others else term
+            checks.append(_checked(table, term, table.inside(apart)))
     return terms, checks
 
 
@@ -331,7 +414,7 @@ def main() -> int:
     kept = read_toml(FILE)
     of_steps: list[RangeCheck] = []
     if asked.kernels:
-        terms |= {group: kept[group] for group in ("stacks", "hosts")}
+        terms |= {group: kept[group] for group in ("stacks", "experts", "hosts")}
     else:
         of_jobs, of_steps = fit_stacks(measured_steps(folder, asked.steps))
         terms |= of_jobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -15,13 +16,14 @@ from validation.nccl_tables import read_nccl_tests
 from validation.splits import NCCL_BETWEEN_NODES
 from weft.calibration.cost_model_fit import Range, fit_coefficients
 from weft.cost.fit_errors import geomean_error
+from weft.cost.nccl import overhead_share
 from weft.cost.nccl_algorithms import NodeNetwork, algorithm_seconds
-from weft.cost.ranges import range_term
+from weft.cost.ranges import collective_term
 from weft.hardware import platform
 from weft.hardware.curves import AlgorithmFit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from validation.kernel_tables import Floats
 
@@ -131,10 +133,15 @@ def errors_by_kind(
 
 def inside_range(cells: Iterable[Measured], fit: AlgorithmFit) -> float:
     """Return the share of measured times that lie in the range of their price."""
-    ratios = []
+    within = []
     for cell in cells:
-        said = algorithm_seconds(cell.network, cell.kind, cell.nbytes, fit.coefficients)
-        ratios.append(cell.seconds / said)
-    low, high = range_term("collectives", "between_nodes").factors
-    within = [low <= ratio <= high for ratio in ratios]
+        seconds_of = seconds_by(cell, fit.coefficients)
+        overhead = overhead_share(seconds_of, cell.nbytes)
+        low, high = collective_term("nccl", overhead).factors
+        within.append(low <= cell.seconds / seconds_of(cell.nbytes) <= high)
     return float(np.mean(within))
+
+
+def seconds_by(cell: Measured, coefficients: Mapping[str, float]) -> Callable[[int], float]:
+    """Return the model of a cell's collective by its size."""
+    return partial(algorithm_seconds, cell.network, cell.kind, coefficients=coefficients)

@@ -6,6 +6,7 @@ Ranges of measured steps are checked where their data sets are; their plots are 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from validation.range_tables import collective_tables, kernel_tables
 from validation.step_sets import STEP_SETS
 from validation.target import Target
 from validation.unseen_plots import UnseenTable, calibration_of_ranges, parity
-from weft.cost.ranges import range_term
+from weft.cost.ranges import collective_term, range_term
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,12 +86,14 @@ def plots() -> dict[str, Chart]:
     every = [table for found in tables.values() for table in found]
     kernels: dict[str, list[UnseenTable]] = defaultdict(list)
     for table in (*kernel_tables(folder), *collective_tables(folder)):
-        term = range_term(table.group, table.name).up if table.group else 0.0
+        known = table
+        if table.overhead is not None:
+            widths = [collective_term(table.name, share).up for share in table.overhead]
+            known = replace(table, weight=np.array(widths)).with_term(1.0)
+        elif table.group:
+            known = table.with_term(range_term(table.group, table.name).up)
         price = table.seconds * np.exp(-table.left)
-        low, high = (
-            price * np.exp(sign * np.hypot(away, term))
-            for sign, away in ((-1, table.down), (1, table.up))
-        )
+        low, high = price * np.exp(-known.down), price * np.exp(known.up)
         family = table.title.split()[0] if table.group != "collectives" else "collectives"
         kernels[family].append(UnseenTable(table.title, table.seconds, price, low, high))
     return {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class StepRow:
     """One step: the part of its data set, what was measured, and the prediction with its range.
 
-    ``stack`` is the software that ran it.
+    ``stack`` is the software that ran it, ``experts`` how much of the term of experts it has.
     """
 
     part: str
@@ -34,11 +34,13 @@ class StepRow:
     low: float
     high: float
     stack: str = ""
+    experts: float = 0.0
 
     @staticmethod
     def of(part: str, name: str, measured: float, found: Prediction, stack: str) -> StepRow:
         """Return the row of a prediction."""
-        return StepRow(part, name, measured, found.seconds, found.low, found.high, stack)
+        ends = found.seconds, found.low, found.high
+        return StepRow(part, name, measured, *ends, stack, found.of_experts)
 
     @property
     def error(self) -> float:

@@ -1,5 +1,6 @@
 """One price for every family, whatever is known of the device."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from weft.cost import gemm_grid, kernel_flow, price, price_columns
 from weft.cost.families import FAMILIES
 from weft.cost.peak_rates import achieved_share, rated_flops
+from weft.cost.ranges import Deviation, range_term
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform, platform_names
 from weft.hardware.dtypes import item_bytes, known_dtype, scheme_of
-from weft.hardware.kernel_fits import FOLDER, device_fits, fitted_devices
+from weft.hardware.kernel_fits import ANY, FOLDER, device_fits, find_fit, fitted_devices
 from weft.hardware.measured import OpCostModel
 from weft.schedule import Cost
 
@@ -368,6 +370,32 @@ def test_products_of_gb200_rest_on_its_own_table_and_those_of_gb300_on_that_of_b
     assert own.model == "fitted on gb200"
     assert own.seconds == pytest.approx(124.3e-6, rel=0.05)
     assert sibling.model.startswith("fitted on b200")
+
+
+@pytest.mark.parametrize("family", ["elementwise", "norm"])
+def test_memory_bound_kernels_of_a_device_without_tables_are_off_by_what_others_were(family):
+    # Tables in bf16 are of one device; those in fp32 of several, each left out in turn.
+    cost = Cost(family, SHAPES.get(family, ()), "bf16", nbytes=1 << 28)
+    found, fit = price(cost, H100), find_fit(ANY, family, "fp32")
+    assert "datasheet, by" in found.model
+    assert fit is not None
+    shown = Deviation.between(fit.low, fit.high).joined(range_term("elsewhere", family))
+    assert (found.low, found.high) == pytest.approx([f * found.seconds for f in shown.factors])
+
+
+def test_part_of_what_a_sibling_is_off_by_is_of_single_shapes():
+    cost = Cost("gemm", (4096, 4096, 4096), "bf16")
+    found, kin = (
+        price(cost, platform(name).require_device()) for name in ("gb300-nvl72", "b200-8")
+    )
+    wider = math.log(found.high / found.seconds) ** 2 - math.log(kin.high / kin.seconds) ** 2
+    assert wider == pytest.approx(range_term("sibling", "gemm").up ** 2)
+    alike = found.high / found.seconds, kin.high / kin.seconds
+    common = [
+        (1 - each.independent) * math.log(up) ** 2
+        for each, up in zip((found, kin), alike, strict=True)
+    ]
+    assert 0.2 * wider < common[0] - common[1] < 0.8 * wider
 
 
 def test_activations_that_arrive_quantized_leave_only_the_product():

@@ -11,6 +11,7 @@ from weft.cost.ranges import (
     OTHER,
     Deviation,
     calibration_noise,
+    collective_term,
     divided_term,
     range_term,
 )
@@ -71,6 +72,14 @@ def test_what_shapes_have_in_common_and_by_themselves_is_the_whole_term():
 def test_another_author_or_version_is_never_nearer_than_the_floor():
     for name in ("gemm", "attention", "decode", "moe", "norm", "no such family"):
         assert range_term("elsewhere", name).up >= 0.1
+
+
+def test_overhead_of_a_collective_is_known_less_well_than_what_its_bytes_take():
+    for name in ("nccl", "servers"):
+        ends = [collective_term(name, share).up for share in (0.0, 1.0)]
+        assert ends[0] == range_term("collectives", name).up
+        assert ends[0] < ends[1]
+        assert collective_term(name, 0.5).up == pytest.approx(math.hypot(*ends) / 2)
 
 
 def test_every_recorded_term_is_a_width():

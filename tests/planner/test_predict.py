@@ -1,6 +1,7 @@
 """A predicted step: its parts add up, ranges hold it, what does not fit is refused."""
 
 from dataclasses import replace
+from math import log
 
 import pytest
 
@@ -9,6 +10,7 @@ from weft.cost.ranges import divided_term, range_term
 from weft.errors import NoPlanError
 from weft.hardware import platform
 from weft.hardware.measured import MeasuredNoise
+from weft.models.expert_layer import has_experts
 from weft.models.find import find_job
 from weft.models.named import generate
 from weft.planner.job_prediction import predict_job
@@ -116,6 +118,20 @@ def test_independent_errors_of_many_shapes_cancel_and_common_ones_do_not():
     assert shares == sorted(shares, reverse=True)
     term, alike = range_term("elsewhere", "gemm").up, divided_term("elsewhere", "gemm")[1].up
     assert 0.5 * alike / (term + 0.1) < shares[-1] < 0.8
+
+
+def test_a_step_with_experts_has_their_term_in_its_range():
+    graph = generate("qwen3-30b-a3b", 8, {"layers": "2", "ep": "8", "batch": "8"})
+    assert has_experts(graph)
+    assert not has_experts(generate("gpt2", 8, {"layers": "2", "batch": "8"}))
+    found, other = (
+        predict(each, H100, anyway=True) for each in (graph, replace(graph, source="recorded"))
+    )
+    assert found.seconds == other.seconds
+    widened = log(other.high / other.seconds) ** 2
+    widened += (found.of_experts * range_term("experts", "other").up) ** 2
+    assert 0 < found.of_experts <= 1
+    assert log(found.high / found.seconds) ** 2 == pytest.approx(widened)
 
 
 def test_a_noisy_calibration_widens_the_range_of_every_step_on_it():

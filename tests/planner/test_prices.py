@@ -285,9 +285,12 @@ def test_nothing_is_moved_in_no_time(kind, nbytes, ranks):
 
 def test_inside_a_node_the_measured_library_counts_and_its_range_is_narrow():
     found = price("all_reduce", GIB, machine=MACHINE, library="nccl")
-    low, high = range_term("collectives", "nccl").factors
+    priced = library_price(MACHINE, "all_reduce", GIB)
     assert found.model == "nccl, measured"
-    assert (found.low, found.high) == pytest.approx((low * found.seconds, high * found.seconds))
+    assert (found.low, found.high) == pytest.approx(
+        (priced.low * found.seconds, priced.high * found.seconds)
+    )
+    assert priced.high < range_term("collectives", "simulated").factors[1]
 
 
 TWO_NODES = replace(MACHINE, levels=(*MACHINE.levels, replace(OUTER, size=2)))

@@ -19,7 +19,7 @@ ranks no longer counts and a curve over the whole size stands instead.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.cost.nccl_algorithms import MESSAGES, RINGS, NodeNetwork, algorithm_seconds
-from weft.cost.ranges import range_term
+from weft.cost.ranges import collective_term
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import platform as measured_on
 from weft.hardware.libraries import algorithm_fit, library, library_devices, library_names
@@ -35,12 +35,15 @@ from weft.hardware.topology import exchange_rate, latencies
 from weft.units import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from weft.hardware import Level, Platform
     from weft.hardware.libraries import AlgorithmFit, Curve, Fit, Library
 
 INTEGERS = ("int8", "uint8", "bool")
 _PCIE = 64e9  # bytes a second: switches of PCIe 5 and below, which do not reduce
 SIBLINGS = {"b200": "gb200", "gb200": "b200"}  # the same chip and links, in another machine
+_BULK = 1 << 34  # bytes whose collective is all bytes: 16 GiB
 _UNSEEN = 1.5  # times a range where a library, or a network, of that kind was never measured
 
 
@@ -49,6 +52,7 @@ class LibraryPrice:
     """Seconds of one collective, the fit they come from, and what to keep in mind about them.
 
     Measured times lie between ``low`` and ``high`` times ``seconds`` in four of five cases.
+    ``overhead`` is the share of ``seconds`` that bytes do not take.
     """
 
     seconds: float
@@ -57,6 +61,7 @@ class LibraryPrice:
     note: str
     low: float
     high: float
+    overhead: float
 
 
 def library_price(
@@ -97,12 +102,19 @@ def library_price(
         slower = measured / links
         if links < _PCIE:
             fit = replace(fit, in_switch=())
-    seconds = fitted_seconds(fit, num_ranks, nbytes, slower=slower)
+    seconds_of = partial(fitted_seconds, fit, num_ranks, slower=slower)
     wider = _UNSEEN if num_ranks > max(fit.ranks) or known.basis == "inherited" else 1.0
     term = "servers" if known.fallback else "nccl"
     note = _note(known, fit, nbytes, num_ranks)
-    factors = range_term("collectives", term).times(wider).factors
-    return LibraryPrice(seconds, fit, known.basis, note, *factors)
+    overhead = overhead_share(seconds_of, nbytes)
+    factors = collective_term(term, overhead).times(wider).factors
+    return LibraryPrice(seconds_of(nbytes), fit, known.basis, note, *factors, overhead)
+
+
+def overhead_share(seconds_of: Callable[[int], float], nbytes: int) -> float:
+    """Return the share of a collective that its bytes do not take at the rate of large ones."""
+    seconds = seconds_of(nbytes)
+    return max(0.0, 1 - nbytes / _BULK * seconds_of(_BULK) / seconds) if seconds else 0.0
 
 
 def _measured_before(known: Library, version: str) -> str:
@@ -166,13 +178,15 @@ def _by_algorithms(
         raise UsageError(
             f"{name} {version} was not measured between nodes", f"Measured: {fit.version}."
         )
-    seconds = algorithm_seconds(network_of(platform, kind), kind, nbytes, fit.coefficients)
+    network = network_of(platform, kind)
+    seconds_of = partial(algorithm_seconds, network, kind, coefficients=fit.coefficients)
     notes, wider = [f"algorithms of {name} {fit.version}, fitted on H100"], 1.0
     if platform.device.vendor != "NVIDIA":
         notes.append("RCCL, by NCCL's algorithms: no log of it")
         wider = _UNSEEN
-    factors = range_term("collectives", "between_nodes").times(wider).factors
-    return LibraryPrice(seconds, fit, "predicted", "; ".join(notes), *factors)
+    overhead = overhead_share(seconds_of, nbytes)
+    factors = collective_term("nccl", overhead).times(wider).factors
+    return LibraryPrice(seconds_of(nbytes), fit, "predicted", "; ".join(notes), *factors, overhead)
 
 
 def network_of(platform: Platform, kind: str) -> NodeNetwork:

@@ -15,7 +15,7 @@ from weft.cost.families import FAMILIES, PARTS, Family
 from weft.cost.grid import corrections, point_corrections
 from weft.cost.matmul import Floats
 from weft.cost.peak_rates import achieved_share, flops_of, rated_flops
-from weft.cost.ranges import Deviation, divided_term, range_term
+from weft.cost.ranges import Deviation, divided_term
 from weft.cost.terms import TERMS, op_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
@@ -170,18 +170,27 @@ def _deviations(
     """
     own, common = Deviation.between(fit.low, fit.high), Deviation()
     if "datasheet, by" in model:
-        own, common = common, own
-    common = common.joined(
-        *(range_term(term, family.fit_family) for term in terms if term != ELSEWHERE)
-    )
+        shown = _shown_elsewhere(fit)
+        own, common = common, Deviation.between(shown.low, shown.high)
     if "sibling" in terms and scheme_of(dtype).by_device:
         others = find_fit(ANY, family.fit_family, dtype, fit.implementation)
         if others is not None:  # its kernels are others there: as far as a device of another kind
             common = common.joined(Deviation.between(others.low, others.high))
-    if ELSEWHERE in terms:
-        alone, alike = divided_term(ELSEWHERE, family.fit_family)
+    for term in terms:
+        alone, alike = divided_term(term, family.fit_family)
         own, common = own.joined(alone), common.joined(alike)
     return own, common
+
+
+def _shown_elsewhere(fit: KernelFit) -> KernelFit:
+    """Return the fit whose range is of devices left out: of fp32, where bf16 is of one device.
+
+    Both dtypes of a family wait for the same memory.
+    """
+    if fit.errors.device is None and fit.dtype == "bf16" and not fit.implementation:
+        both = find_fit(ANY, fit.family, "fp32")
+        return fit if both is None or both.errors.device is None else both
+    return fit
 
 
 def kernel_deviations(

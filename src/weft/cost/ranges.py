@@ -6,7 +6,8 @@ apply, each the width that residuals of its own kind had (``catalogue/ranges.tom
 
     a kernel      shapes that its fit was not shown, in quadrature with tables of other authors
                   and versions; instead of the first, or added to it: another dtype, a sibling
-    a collective  other machines with the same library, or the algorithms that stand in for it
+    a collective  other machines, networks and versions of the same library: a share of what its
+                  bytes take at the rate of large ones, and another of all else, its overhead
     a step        kernels and collectives together, the software stack, the host, and how noisy
                   the machine was when it was calibrated
 
@@ -74,6 +75,17 @@ def divided_term(group: str, name: str) -> tuple[Deviation, Deviation]:
     """Return a term as what each shape has by itself, and what all shapes have in common."""
     term, common = range_term(group, name), _entry(group, name).get("common", 1.0)
     return term.times((1 - common**2) ** 0.5), term.times(common)
+
+
+def collective_term(name: str, overhead: float) -> Deviation:
+    """Return the term of a collective of which ``overhead`` is the share that bytes do not take.
+
+    Rates of links are known better than latencies and protocols, which versions change. Both
+    parts err independently.
+    """
+    rate = range_term("collectives", name)
+    extra = overhead * _entry("collectives", name)["overhead"]
+    return rate.times(1 - overhead).joined(Deviation(extra, extra))
 
 
 @lru_cache

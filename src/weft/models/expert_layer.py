@@ -25,6 +25,7 @@ from weft.step.step_graph import distinct_targets
 if TYPE_CHECKING:
     from weft.models.building import After
     from weft.models.transformer_layer import Layer
+    from weft.step.step_graph import StepGraph
 
 _GRADIENTS = (" input gradient", " weight gradient")
 
@@ -225,3 +226,8 @@ class Experts:
 
             self._layer.put_off(product)
         return done
+
+
+def has_experts(graph: StepGraph) -> bool:
+    """Return whether a step was written with experts, whose load and exchange nobody knows well."""
+    return graph.is_generated and any(op.name in EXPERT_OPS for s in graph.steps for op in s.ops)

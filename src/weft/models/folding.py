@@ -229,7 +229,8 @@ class Folding:
         block = self.num_ranks // self.model.pp
         groups = {n: g for n, g in stage.layout.groups.items() if n not in _APART}
         step = RankStep(tuple(range(block)), tuple(stage.made.ops))
-        graph = StepGraph(self.name, block, (step,), groups)
+        source = f"generated: {self.name}"
+        graph = StepGraph(self.name, block, (step,), groups, source=source)
         if self.stack is not None:
             graph = replace(self.stack, between_steps=0.0).applied(graph)
             (step,) = graph.steps

@@ -65,8 +65,10 @@ def predict_job(
     ranges = [(step_range(each, prices, software), each.run().seconds) for each in folding.engines]
     whole = sum(seconds for _, seconds in ranges)
     low, high = (sum(each[side] for each, _ in ranges) / whole for side in (0, 1))
+    of_experts = sum(each.of_experts * seconds for each, seconds in ranges) / whole
     seconds = found.seconds
-    return replace(found, low=min(1.0, low) * seconds, high=max(1.0, high) * seconds)
+    ends = min(1.0, low) * seconds, max(1.0, high) * seconds
+    return replace(found, low=ends[0], high=ends[1], of_experts=of_experts)
 
 
 def extended_plan(

@@ -82,8 +82,8 @@ def plan_step(
     chosen = best.search.chosen(mode)
     choices = _choices(base, best, chosen, tried)
     # The planned step has the relative range of the baseline: both are made of the same prices.
-    edges = step_range(base.evaluator.engine, prices, software)
-    made = _plan(graph, base, best, chosen, choices, limits, mode, edges)
+    low, high, _ = step_range(base.evaluator.engine, prices, software)
+    made = _plan(graph, base, best, chosen, choices, limits, mode, (low, high))
     if room < 0:
         made = replace(made, notes=(_too_large(graph, room), *made.notes))
     runs = base.search.run(base.search.base), best.search.run(chosen)

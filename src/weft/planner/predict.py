@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from math import log
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.cost.ranges import Deviation, calibration_noise, range_term
+from weft.cost.ranges import OTHER, Deviation, calibration_noise, range_term
 from weft.errors import NoPlanError
+from weft.models.expert_layer import has_experts
 from weft.planner.on_cores import on_cores
 from weft.planner.prices import Prices, default_library
 from weft.result_tables import ResultTables, Rows, Tables
@@ -43,7 +45,8 @@ class Prediction(ResultTables):
     """One step: its time with a range, the timeline of each class of ranks, and its memory.
 
     ``period`` is how far apart steps begin, where one begins before the last has ended.
-    ``contention`` is what the slowest ranks lost to ops that ran at the same time.
+    ``contention`` is what the slowest ranks lost to ops that ran at the same time. ``of_experts``
+    is the share of a step with experts that follows its device, not its host.
     """
 
     graph: StepGraph
@@ -53,6 +56,7 @@ class Prediction(ResultTables):
     high: float
     period: float | None = None
     contention: tuple[Contention, ...] = ()
+    of_experts: float = 0.0
 
     def __repr__(self) -> str:
         what = f"{self.graph.name} on {self.platform.name}"
@@ -210,25 +214,32 @@ def predict(
     engine = StepEngine(graph, platform, prices, host=host)
     run = engine.run()
     middle, seconds = run.timeline(), run.seconds
-    low, high = step_range(engine, prices, stack) if ranged else (seconds, seconds)
-    found = Prediction(graph, platform, middle, min(low, seconds), max(high, seconds))
+    ends = step_range(engine, prices, stack) if ranged else StepRange(seconds, seconds)
+    low, high = min(ends.low, seconds), max(ends.high, seconds)
+    found = Prediction(graph, platform, middle, low, high, of_experts=ends.of_experts)
     return replace(found, contention=contention(run, found.slowest))
 
 
-def step_range(
-    engine: StepEngine, prices: Prices, stack: Stack | None = None
-) -> tuple[float, float]:
+class StepRange(NamedTuple):
+    """The ends of the range of a step; of one with experts, what share follows its device."""
+
+    low: float
+    high: float
+    of_experts: float = 0.0
+
+
+def step_range(engine: StepEngine, prices: Prices, stack: Stack | None = None) -> StepRange:
     """Return the ends of the range of a step.
 
     All prices are put to their ends, with no units held and with the most. Units that are held
     slow kernels down, and with them what kernels ask of memory: a step that its communication
     bounds may be shorter for it. So both are run at both ends. Of these deviations the step has
     what is left where independent ones are added as squares. The stack, the host and the noise
-    of a calibration concern all ops alike.
+    of a calibration concern all ops alike, experts what the device takes.
     """
     middle = engine.run().seconds
     if not middle:
-        return 0.0, 0.0
+        return StepRange(0.0, 0.0)
     # Recorded durations have no price: they move by the factor of the range alone.
     low, high = (
         engine.repriced(_Edge(prices, side), factor)
@@ -238,20 +249,24 @@ def step_range(
     lowest = min(low.run(pressure=each).seconds for each in held)
     highest = max(high.run(pressure=each).seconds for each in held)
     software = "none" if stack is None else stack.name
-    hosts = range_term("hosts", software).factors
-    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in hosts)
+    hosts = range_term("hosts", software)
+    faster, slower = (engine.repriced(prices, host=each).run().seconds for each in hosts.factors)
     ops = Deviation.between(lowest / middle, highest / middle)
     platform = prices.platform
     common = [
         Deviation.between(faster / middle, slower / middle),
         calibration_noise(platform.noise),
     ]
-    # Terms of stacks are residuals of GPU steps.
+    of_experts = 0.0
+    # Terms of stacks and experts are residuals of GPU steps.
     if not platform.require_device().is_core:
+        if has_experts(engine.graph):
+            of_experts = max(0.0, 1 - log(slower / middle) / hosts.up)
         common.append(range_term("stacks", software))
+        common.append(range_term("experts", OTHER).times(of_experts))
     down, up = (joint_share(engine.graph, prices, side) for side in ("low", "high"))
     factors = Deviation(down * ops.down, up * ops.up).joined(*common).factors
-    return middle * factors[0], middle * factors[1]
+    return StepRange(middle * factors[0], middle * factors[1], of_experts)
 
 
 def _recorded() -> tuple[float, float]:
