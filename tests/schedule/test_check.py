@@ -228,12 +228,13 @@ def test_ranks_that_wait_for_each_other_never_start():
     )
 
 
-def test_the_first_stuck_commands_are_named_and_the_others_counted():
-    crossed = [(f"copy{k}", [wait(k), signal(SELF, 5 - k)]) for k in range(6)]
+@pytest.mark.parametrize(("count", "others"), [(4, r"signals\)"), (6, " and 2 more")])
+def test_the_first_stuck_commands_are_named_and_the_others_counted(count, others):
+    crossed = [(f"copy{k}", [wait(k), signal(SELF, count - 1 - k)]) for k in range(count)]
     with pytest.raises(
-        DeadlockError, match=r"^deadlock: 6 commands can never start: .* and 2 more\.$"
+        DeadlockError, match=rf"^deadlock: {count} commands can never start: .*{others}\.$"
     ):
-        check(made(*crossed, num_flags=6))
+        check(made(*crossed, num_flags=count))
 
 
 def test_what_is_submitted_too_late_never_starts():
