@@ -36,7 +36,7 @@ def predict_job(
     """Predict one step of a job; one that does not fit into memory is refused, unless ``anyway``.
 
     A step of very many ops is folded, ``brief`` ones sooner and with fewer micro batches left
-    (within 1 %, or 5 % where launches bound it); its range is as wide as those of its passes
+    (mostly within 1 %, see docs/models.md); its range is as wide as those of its passes
     together.
     """
     prices = prices or Prices(platform, default_library(platform))
