@@ -254,7 +254,7 @@ KERNEL_SWEEPS = Split(
     held_out=("the other rows of the table",),
     reason="what a user's sweep gives. By row, since a sweep is of the very device; how points are "
     "joined was chosen with these errors in view, the same for all tables. It was chosen again by "
-    "eight and then eleven tables; all tables were scored twice meanwhile",
+    "eight and then eleven tables; all tables were scored three times meanwhile",
 )
 
 RANGES = Split(

@@ -258,6 +258,8 @@ _LATER_FIELDS = (
     b',"waiting":0.0,"pause":0.0',
     b',"implementation":"","scale":1.0',
     b',"copies":0',
+    b',"recomputed":false',
+    b',"recomputed":true',  # it says what a host takes, not what an op does
 )
 
 
