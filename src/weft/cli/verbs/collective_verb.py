@@ -25,13 +25,14 @@ _SUFFIXES = (".json", ".json.gz", ".csv", ".html", _SCHEDULE)
 
 
 AlgorithmNames = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--algorithm",
         metavar="A,..",
-        help="Algorithms: auto is the fastest that applies, dma-auto the fastest by DMA "
-        "engines, all is every one that applies; nccl, nccl-2.27.3 or nccl+int8 is the "
-        "measured time of that library.",
+        help="Algorithms: nccl, nccl-2.27.3 or nccl+int8 is the measured time of that library; "
+        "auto is the fastest of weft's own schedules that apply, dma-auto the fastest by DMA "
+        "engines, all is every one that applies. Default: the platform's library where it was "
+        "measured, then auto.",
         autocompletion=complete_algorithm,
     ),
 ]
@@ -59,7 +60,7 @@ def collective(
     size: Sizes = "1KiB,32KiB,1MiB,32MiB,1GiB",
     ranks: Ranks = None,
     on: On = None,
-    algorithm: AlgorithmNames = "auto",
+    algorithm: AlgorithmNames = None,
     run: AlsoRun = False,
     timeline: DrawTimeline = False,
     energy: ShowEnergy = False,
@@ -119,14 +120,21 @@ def _of_file(
 
 
 def _answers(
-    questions: list["CollectiveQuestion"], algorithm: str, *, run: bool
+    questions: list["CollectiveQuestion"], algorithm: str | None, *, run: bool
 ) -> "Sequence[PredictedCollective | MeasuredCollective]":
-    """Predict or measure every algorithm named; ``all`` adds those that apply, each once."""
-    words = tuple(dict.fromkeys(named(algorithm, "--algorithm")))
-    if not run:
-        from weft.cli.collective_pricing import answers
+    """Predict or measure every algorithm named; ``all`` adds those that apply, each once.
 
-        return [found for q in track(questions, "pricing") for found in answers(q, words)]
+    Without a name, predict the library of the platform, as a job would use it, and ``auto``.
+    """
+    words = tuple(dict.fromkeys(named("auto" if algorithm is None else algorithm, "--algorithm")))
+    if not run:
+        from weft.cli.collective_pricing import answers, library_seconds
+
+        def asked(question: "CollectiveQuestion") -> tuple[str, ...]:
+            library = library_seconds(question) if algorithm is None else None
+            return words if library is None else (library[0], *words)
+
+        return [found for q in track(questions, "pricing") for found in answers(q, asked(q))]
     from weft.cli.collective_pricing import library_algorithm
     from weft.cli.running import measured
 
@@ -171,7 +179,7 @@ def _show(
         print_json("collective", platform.name, rows)
         return
     print_collectives(platform, rows)
-    _print_library(answers)
+    _print_whose(answers)
     if timeline and answers:
         from weft.report.gantt import print_gantt
 
@@ -180,16 +188,23 @@ def _show(
             print_gantt(each)
 
 
-def _print_library(answers: "Found") -> None:
-    """Print what the platform's library takes, unless it was asked for."""
+def _print_whose(answers: "Found") -> None:
+    """Print which rows a job on the platform will see and which are schedules of weft."""
     from weft.cli.collective_pricing import PredictedCollective, library_algorithm, library_seconds
 
     found = [each for each in answers if isinstance(each, PredictedCollective)]
-    if not found or any(library_algorithm(each.asked) for each in found):
+    own = [each for each in found if not library_algorithm(each.asked)]
+    if not own or not (price := library_seconds(own[-1].question)):
         return
-    last = found[-1].question
-    if price := library_seconds(last):
-        name, seconds = price
+    (name, seconds), last = price, own[-1].question
+    if len(own) < len(found):
+        libraries = dict.fromkeys(each.asked for each in found if each not in own)
+        uses = ", as predict and plan price it" if name in libraries else ""
+        print_wrapped(
+            f"{', '.join(libraries)}: the library of a job, fitted to measurements{uses}; the "
+            "others are schedules of weft, simulated"
+        )
+    else:
         print_wrapped(
             f"these are schedules of weft, simulated; {name} takes {format_time(seconds)} for "
             f"{format_size(last.nbytes)}: --algorithm {name},auto"
