@@ -1,8 +1,10 @@
 """Windows of a running job: joined stamps, journals, and Prometheus' text."""
 
+import time
 import urllib.error
 import urllib.request
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -186,6 +188,18 @@ def test_watch_shows_the_last_window_of_a_journal(tmp_path, capsys):
     path.write_text("no journal\n")
     assert main(["watch", str(path), "--once"]) == 2
     assert main(["watch", str(path), "--once", "--for", "0"]) == 2
+
+
+def test_watch_says_that_a_window_is_old(tmp_path, capsys):
+    path = tmp_path / "job.jsonl"
+    made = window(batch(0, [(1, 0, 10, 0, 0)]), batch(1, [(1, 5, 10, 0, 9)]))
+    for age, old in ((0.0, False), (3600.0, True)):
+        append_window(path, msgspec.structs.replace(made, time=time.time() - age))
+        assert main(["watch", str(path), "--once"]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("ago: the job has ended, or its rank 0 is stuck" in told) == old
+        assert main(["watch", str(path), "--once", "--json"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def asdict_of(found):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weft.trace.live.window_journal import JournalReader
 
 _EVERY = 0.5  # seconds between looks at the journal
+_OLD = 10.0  # seconds; a monitor writes every two, and later if rank 0 is in a long collective
 _MOST_RANKS = 16
 
 
@@ -54,6 +55,7 @@ def watch(
         if not found:
             raise UsageError(f"{path} has no window yet", "Wait for some steps of the job.")
         _show(found[-1], json=json)
+        _say_if_old(found[-1], json=json)
         return
     last = found[-1:]
     server = None
@@ -62,6 +64,7 @@ def watch(
         print(f"metrics of {path} on http://{host}:{server.port}/metrics", flush=True)
     for window in last:
         _show(window, json=json)
+        _say_if_old(window, json=json)
     try:
         _follow(reader, last, None if seconds is None else time.monotonic() + seconds, json=json)
     except KeyboardInterrupt:
@@ -79,6 +82,15 @@ def _follow(
             last[:] = [window]
             _show(window, json=json)
         time.sleep(_EVERY)
+
+
+def _say_if_old(window: "JobWindow", *, json: bool) -> None:
+    """Print how long ago a window was written, if the job should have written more since."""
+    age = time.time() - window.time
+    if not json and age > max(_OLD, 3 * window.seconds):
+        page().write_wrapped(
+            f"this was {format_time(age)} ago: the job has ended, or its rank 0 is stuck"
+        )
 
 
 def _show(window: "JobWindow", *, json: bool) -> None:
