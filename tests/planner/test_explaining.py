@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.planner.toy import candidate, evaluator_of, group_of, kernel, moves, step_of
@@ -54,7 +56,9 @@ def test_what_nothing_beats_is_kept():
 
 def test_a_change_says_what_it_takes():
     found = explained(EXPOSED, 1, candidate(10), candidate(5, "dma", why="by engines"))
-    assert found.why == "by engines; 5 s instead of 10 s"
+    assert found.why == (
+        "by engines; 5 s instead of 10 s; saves 5 s of waiting for collectives and the host"
+    )
     assert (found.seconds, found.low, found.high) == pytest.approx((5, 4.5, 5.5))
     assert found.gain == 0.25
 
@@ -63,6 +67,7 @@ def test_a_change_says_what_it_does_to_kernels():
     slow = candidate(4, units=64)
     found = explained(HIDDEN, 0, slow, candidate(4, "partition", units=4))
     assert "kernels next to it" in found.why
+    assert re.search(r"saves .* s of kernels$", found.why)
 
 
 def test_alternatives_come_with_the_step_they_make_and_what_is_infeasible_last():

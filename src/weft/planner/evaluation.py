@@ -113,6 +113,15 @@ class StepEvaluator:
                 kernels[c, n] = dict(zip(numbers[first:last], over.tolist(), strict=True))
         return Overlap(share, kernels)
 
+    def kernel_seconds(self, run: StepRun) -> float:
+        """Return how long kernels of the main stream take together, in the class that ends last."""
+        ends, took = [], []
+        for c in range(len(self.graph.steps)):
+            _, start, end = self._laid(run, c)
+            ends.append(float(end.max(initial=0.0)))
+            took.append(float((end - start).sum()))
+        return took[ends.index(max(ends))]
+
     def _laid(self, run: StepRun, c: int) -> tuple[list[int], Floats, Floats]:
         """Return the kernels of the main stream in order, with their starts and ends."""
         ops = self.graph.steps[c].ops
