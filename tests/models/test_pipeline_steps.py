@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weft.hardware import platform
 from weft.models.named import generate
-from weft.step import NO_HOST, StepEngine
+from weft.step import NO_HOST, StepEngine, check
 
 KERNEL, COLLECTIVE = 1e-3, 1e-6  # seconds of each, so that a bound is a count of kernels
 
@@ -92,6 +92,71 @@ def test_no_pipeline_is_faster_than_its_critical_path(options, model, pp, dp, tu
     ep = dp if model == "mixtral-8x7b" else 1
     graph = made(model, options, pp=pp, dp=dp, num_micro=num_micro, chunks=chunks, ep=ep)
     assert step_seconds(graph) >= pipeline_bound(graph, num_micro, chunks) * (1 - 1e-9)
+
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "dualpipe")
+
+
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    model=st.sampled_from(("gpt2", "deepseek-v2-lite")),
+    pp=st.sampled_from((2, 4)),
+    tp=st.sampled_from((1, 2)),
+    turns=st.sampled_from((2, 3)),
+    others=st.fixed_dictionaries(
+        {
+            "recompute": st.sampled_from(("none", "selective", "full")),
+            "mtp": st.sampled_from((0, 1)),
+            "ep_overlap": st.booleans(),
+        }
+    ),
+    data=st.data(),
+)
+@settings(max_examples=80, deadline=None)
+def test_stages_without_layers_let_every_schedule_go_on(
+    schedule, model, pp, tp, turns, others, data
+):
+    """A chunk may be the embedding alone, the head alone, or nothing."""
+    chunks = 2 if schedule == "interleaved" else 1
+    layers = st.lists(st.sampled_from((0, 0, 1, 2)), min_size=pp * chunks, max_size=pp * chunks)
+    counts = data.draw(layers.filter(any))
+    has_experts = model == "deepseek-v2-lite"
+    given = {
+        **others,
+        "schedule": "1f1b" if schedule == "interleaved" else schedule,
+        "interleave": chunks,
+        "stage_layers": "-".join(map(str, counts)),
+        "layers": sum(counts),
+        "pp": pp,
+        "tp": tp,
+        "sp": tp > 1,
+        "ep": 2 if has_experts else 1,
+        "etp": 1 if has_experts else 0,
+        "batch": 2 * turns * pp,
+        "micro_batch": 1,
+    }
+    graph = generate(model, 2 * tp * pp, {key: str(value) for key, value in given.items()})
+    check(graph)
+    took = StepEngine(
+        graph, platform("h100-8").cluster(2).resized(2 * tp * pp), CountedPrices(), host=NO_HOST
+    ).run(pressure=0)
+    kernels = [sum(op.kind == "kernel" for op in step.ops) for step in graph.steps]
+    others = sum(op.kind != "kernel" for op in graph.ops())
+    assert KERNEL * max(kernels) <= took.seconds * (1 + 1e-9)
+    # never longer than if the stages took turns
+    assert took.seconds <= (KERNEL * sum(kernels) + 2 * COLLECTIVE * others) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"ep_overlap": "true", "interleave": "2"}, {"schedule": "dualpipe"}]
+)
+def test_passes_that_overlap_do_not_wait_for_each_other(layout):
+    """With sequence parallelism a pass of shared experts starts with a collective."""
+    sharing = {"tp": "2", "sp": "true", "pp": "4", "ep": "2", "etp": "1"}
+    given = {"layers": "8", "batch": "32", "micro_batch": "1", **sharing, **layout}
+    graph = generate("deepseek-v2-lite", 16, given)
+    check(graph)
+    StepEngine(graph, platform("h100-8").cluster(2), CountedPrices(), host=NO_HOST).run()
 
 
 @pytest.mark.parametrize("recompute", [False, True])

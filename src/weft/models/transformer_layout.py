@@ -149,7 +149,7 @@ def _require_parts(model: Transformer, layout: Layout) -> None:
             f"topk must be 1 to {model.experts}, the experts (got {model.topk})",
             f"Use --set topk={max(1, min(model.topk, model.experts))}.",
         )
-    if model.layers < model.pp:
+    if _layers_to_share(model) < model.pp and not model.stage_layers:
         raise UsageError(
             f"{model.pp} stages are more than {model.layers} layers",
             f"Use --set pp={model.layers} or less.",
@@ -209,13 +209,18 @@ def _require_interleaving(model: Transformer, num_micro: int) -> None:
             f"schedule {model.schedule} has one chunk a stage (got interleave={model.interleave})",
             "Use --set schedule=1f1b, or interleave=1.",
         )
-    chunks = model.layers + (2 if model.count_ends else 0)
-    if num_micro % model.pp or chunks < model.pp * model.interleave:
+    too_few = _layers_to_share(model) < model.pp * model.interleave and not model.stage_layers
+    if num_micro % model.pp or too_few:
         raise UsageError(
             f"{num_micro} micro batches and {model.layers} layers cannot be interleaved "
             f"{model.interleave} times over {model.pp} stages",
             "Use a multiple of pp micro batches, and a layer for every chunk.",
         )
+
+
+def _layers_to_share(model: Transformer) -> int:
+    """Return how many chunks get a layer, or the embedding or the head where they count as one."""
+    return model.layers + (2 if model.count_ends else 0)
 
 
 def _require_dual(model: Transformer, layout: Layout) -> None:
@@ -235,7 +240,7 @@ def _chunks(model: Transformer) -> list[range]:
     many = model.pp * model.interleave
     counts = list(model.stage_layers) or split(model.layers, many)
     if model.count_ends and not model.stage_layers:
-        counts = split(model.layers + 2, many)
+        counts = split(_layers_to_share(model), many)
         counts[0] -= 1
         counts[-1] -= 1
     if len(counts) != many or sum(counts) != model.layers:

@@ -102,13 +102,17 @@ class Stage:
         """Write passes that overlap: each computes while another one exchanges tokens of experts.
 
         They are written in turns, each up to its next exchange; ``alone`` without what they get
-        from other stages.
+        from other stages. None waits for ops of another one, whatever was written last.
         """
         made, pieces = self.made, []
         start = len(made.ops)
         for each in group:
             first = len(made.ops)
             (self.write_alone if alone else self.write)(each)
+            for number in range(first, len(made.ops)) if first > start else ():
+                op = made.ops[number]
+                own = tuple(n for n in op.after if not start <= n < first)
+                made.ops[number] = replace(op, after=own)
             ends = [
                 number + 1
                 for number, op in enumerate(made.ops[first:], first)
