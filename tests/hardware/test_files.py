@@ -409,3 +409,18 @@ def test_a_device_in_the_place_of_a_machine_names_the_machines_that_have_it():
 @pytest.mark.parametrize("name", device_names())
 def test_every_device_of_the_catalogue_is_found_by_its_name(name):
     assert find_device(name).name == name
+
+
+@pytest.mark.parametrize("named", ["", 'name = "slower"\n'])
+def test_a_new_device_with_a_rating_alone_achieves_the_same_share_of_it(write, named):
+    given = 'bf16.rated = { value = 5e14, basis = "given", source = "data sheet" }\n'
+    file = write(f'extends = "h100-8"\n[device]\n{named}[device.flops]\n{given}')
+    found = platform(file).require_device()
+    known = platform("h100-8").require_device()
+    bf16 = known.flops["bf16"]
+    share = bf16.achieved / bf16.rated if named else bf16.achieved / 5e14
+    assert found.flops["bf16"].achieved == pytest.approx(share * 5e14)
+    assert found.flops["fp16"] == known.flops["fp16"]
+    stated = given + 'bf16.achieved = { value = 4e14, basis = "given", source = "measured" }\n'
+    file = write(f'extends = "h100-8"\n[device]\n{named}[device.flops]\n{stated}')
+    assert platform(file).require_device().flops["bf16"].achieved == 4e14

@@ -192,10 +192,37 @@ def _extended(table: Table, path: Path, seen: tuple[Path, ...]) -> Table:
 
 
 def _renamed(base: Table, over: Table) -> Table:
-    """Return the keys over those of a device; one with a new name is like it by default."""
+    """Return the keys over those of a device; one with a new name is like it by default.
+
+    A device that states a rating alone achieves as much of it as the other one does of its own.
+    """
     if over.get("name", base["name"]) == base["name"]:
         return over
-    return {"like": base.get("like") or base["name"], **over}
+    made = {"like": base.get("like") or base["name"], **over}
+    flops, known = over.get("flops"), base.get("flops")
+    if isinstance(flops, dict) and isinstance(known, dict):
+        made["flops"] = {
+            dtype: _with_achieved(known.get(dtype), rates, base["name"])
+            for dtype, rates in flops.items()
+        }
+    return made
+
+
+def _with_achieved(base: Any, over: Any, name: str) -> Any:
+    """Add the achieved rate that follows from a rating, if the file does not state it."""
+    if not isinstance(base, dict) or not isinstance(over, dict) or "achieved" in over:
+        return over
+    values = [
+        each.get("value") if isinstance(each, dict) else each
+        for each in (over.get("rated"), base.get("rated"), base.get("achieved"))
+    ]
+    numbers = [float(each) for each in values if isinstance(each, (int, float))]
+    if len(numbers) < len(values) or min(numbers) <= 0:
+        return over
+    mine, rated, achieved = numbers
+    share = achieved / rated
+    source = f"{100 * share:.0f} % of the rating, as {name}"
+    return {**over, "achieved": {"value": share * mine, "basis": "derived", "source": source}}
 
 
 def merged(base: Any, over: Any) -> Any:
