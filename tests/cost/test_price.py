@@ -141,6 +141,13 @@ def test_a_rate_that_nobody_achieved_is_not_promised():
     assert price(Cost("gemm", (8192,) * 3, "bf16"), mi300x).seconds > shortest
 
 
+def test_products_of_the_same_dies_are_faster_where_they_may_draw_more_power():
+    slower, faster = (platform(name).require_device() for name in ("mi300x-8", "mi325x-8"))
+    cost = Cost("gemm", (8192, 28672, 8192), "fp8")
+    assert slower.flops["fp8"].rated == faster.flops["fp8"].rated
+    assert 1.15 < price(cost, slower).seconds / price(cost, faster).seconds < 1.25
+
+
 def test_a_dtype_that_was_not_measured_uses_the_nearest():
     assert price(Cost("gemm", (512,) * 3, "fp16"), H100).model == "fitted on h100, as bf16"
 
