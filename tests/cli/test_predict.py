@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,34 @@ def test_a_configuration_is_predicted_with_its_throughput(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "tokens/s/GPU" in told
     assert "fsdp=true" in told
+
+
+@pytest.mark.parametrize("verb", ["predict", "plan"])
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"model_type": "llama",\n "hidden_size": 4096', "line 2 column 21"),  # cut off
+        ('{"model_type": "llama",\n "layers": }', "line 2 column 12"),
+    ],
+)
+def test_a_broken_configuration_is_refused_where_its_json_ends(verb, text, place, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    assert main([verb, str(path), "--on", "h100-8"]) == 2
+    said = capsys.readouterr().err
+    assert f"{str(path)!r} is not valid JSON" in said
+    assert place in said
+    assert "expected the configuration of a model" in said
+
+
+def test_a_trace_that_is_cut_off_is_still_predicted(tmp_path, recorded_file, capsys):
+    text = Path(recorded_file).read_text()
+    path = tmp_path / "cut.json"
+    path.write_text(text[: text.rindex("}", 0, len(text) * 19 // 20)])
+    with pytest.raises(ValueError, match="char"):
+        json.loads(path.read_text())
+    assert main(["predict", str(path), "--on", "h100-8", "--anyway", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] > 0
 
 
 def test_a_job_that_is_no_transformer_has_samples_a_second(capsys):

@@ -104,7 +104,14 @@ class OpDemands:
         # Counted bytes may exceed what memory can deliver in the given time, because caches serve
         # some of them: no kernel demands more than all of memory.
         memory = min(cost.nbytes / size, device.memory_rate / rate)
-        needed = UNITS_FOR_MEMORY if is_memory_bound(cost, device) else 1.0
+        # the nearer its arithmetic is to its traffic, the more units keep up with memory
+        needed = UNITS_FOR_MEMORY
+        if not is_memory_bound(cost, device):
+            needed = 1.0
+        elif cost.flops:
+            needed = max(
+                needed, _arithmetic_seconds(cost, device) * device.memory_rate / cost.nbytes
+            )
         if cost.tiles > 1:  # as recorded: workgroups that do not fill the device leave units idle
             needed = min(needed, cost.tiles / device.units)
         return Flow(size, rate, memory, needed * device.units / rate), None
@@ -185,8 +192,12 @@ def is_memory_bound(cost: Cost, device: Device) -> bool:
     """Return whether memory rather than arithmetic bounds a kernel."""
     if not cost.flops:  # a recorded product of unknown shape has tiles and no bytes
         return cost.family not in _ARITHMETIC and (cost.nbytes > 0 or cost.tiles == 1)
+    return cost.nbytes / device.memory_rate > _arithmetic_seconds(cost, device)
+
+
+def _arithmetic_seconds(cost: Cost, device: Device) -> float:
     known = device.flops.get(cost.dtype) or max(device.flops.values(), key=lambda r: r.achieved)
-    return cost.nbytes / device.memory_rate > cost.flops / known.achieved
+    return cost.flops / known.achieved
 
 
 def _crossing(kind: str, ranks: int) -> float:

@@ -5,6 +5,7 @@ Times are in microseconds, integers in old files and with nanosecond fractions i
 The text is parsed by the native scanner, which tolerates known errors of the profiler.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ _KINDS = {
 _UNFINISHED = "the file ends before its list of events does (is it still being written?): "
 
 
+_SMALL = 1 << 20  # bytes: a file without events that is longer is not parsed to find its error
+
+
 def read_kineto(path: Path | str) -> Trace:
     """Read one file, compressed or not, truncated or damaged, as far as possible."""
     pieces = FilePieces(Path(path))
@@ -58,6 +62,7 @@ def read_kineto(path: Path | str) -> Trace:
         scanner.feed(piece)
     is_whole = scanner.finish()
     if not scanner.found_events:
+        _require_json(Path(path))
         raise FormatError(
             f"{str(path)!r} is not a trace of PyTorch's profiler: it has no traceEvents"
             + (f"; {pieces.lost}" if pieces.lost else ""),
@@ -83,6 +88,20 @@ def read_kineto(path: Path | str) -> Trace:
         about=about,
         losses=(*_losses(scanner, pieces.lost, is_whole=is_whole), *impossible),
     )
+
+
+def _require_json(path: Path) -> None:
+    """Raise for a short file that is neither a trace nor JSON: a configuration with an error."""
+    if path.suffix != ".json" or path.stat().st_size > _SMALL:
+        return
+    try:
+        json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{str(path)!r} is not valid JSON: {error} "
+            "(expected the configuration of a model, a workload or a trace)",
+            "Correct the file there; if it is cut off, save it again.",
+        ) from error
 
 
 def _columns(scanner: _core.TraceScanner) -> tuple[TraceColumns, int, list[str]]:
