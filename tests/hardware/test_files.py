@@ -424,3 +424,13 @@ def test_a_new_device_with_a_rating_alone_achieves_the_same_share_of_it(write, n
     stated = given + 'bf16.achieved = { value = 4e14, basis = "given", source = "measured" }\n'
     file = write(f'extends = "h100-8"\n[device]\n{named}[device.flops]\n{stated}')
     assert platform(file).require_device().flops["bf16"].achieved == 4e14
+
+
+def test_a_new_device_with_a_rated_memory_alone_achieves_the_same_share_of_it(write):
+    rated = 'memory_rated = { value = "1675GB/s", basis = "given", source = "data sheet" }\n'
+    found = platform(write(f'extends = "h100-8"\n[device]\nname = "half"\n{rated}'))
+    known = platform("h100-8").require_device()
+    share = known.memory_rate / known.memory_rated
+    assert found.require_device().memory_rate == pytest.approx(share * 1675e9)
+    with pytest.raises(PlatformError, match="memory_rated"):
+        platform(write('extends = "h100-8"\n[device]\nname = "x"\nmemory_rated = "many"\n'))

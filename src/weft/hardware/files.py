@@ -29,7 +29,7 @@ from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
 from weft.hardware.recorded_device import Exchange, Overheads, Products, Recorded
-from weft.units import file_name
+from weft.units import file_name, parse_rate
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -199,30 +199,40 @@ def _renamed(base: Table, over: Table) -> Table:
     if over.get("name", base["name"]) == base["name"]:
         return over
     made = {"like": base.get("like") or base["name"], **over}
+    made |= _achieved(base, over, "memory_rated", "memory_rate", base["name"])
     flops, known = over.get("flops"), base.get("flops")
     if isinstance(flops, dict) and isinstance(known, dict):
         made["flops"] = {
-            dtype: _with_achieved(known.get(dtype), rates, base["name"])
+            dtype: rates | _achieved(known.get(dtype), rates, "rated", "achieved", base["name"])
+            if isinstance(rates, dict)
+            else rates
             for dtype, rates in flops.items()
         }
     return made
 
 
-def _with_achieved(base: Any, over: Any, name: str) -> Any:
-    """Add the achieved rate that follows from a rating, if the file does not state it."""
-    if not isinstance(base, dict) or not isinstance(over, dict) or "achieved" in over:
-        return over
-    values = [
-        each.get("value") if isinstance(each, dict) else each
-        for each in (over.get("rated"), base.get("rated"), base.get("achieved"))
-    ]
-    numbers = [float(each) for each in values if isinstance(each, (int, float))]
-    if len(numbers) < len(values) or min(numbers) <= 0:
-        return over
-    mine, rated, achieved = numbers
-    share = achieved / rated
-    source = f"{100 * share:.0f} % of the rating, as {name}"
-    return {**over, "achieved": {"value": share * mine, "basis": "derived", "source": source}}
+def _achieved(base: Any, over: Table, rated: str, achieved: str, name: str) -> Table:
+    """Return the achieved rate that follows from a rating, if the file states that alone."""
+    if not isinstance(base, dict) or rated not in over or achieved in over:
+        return {}
+    values = [_number(each) for each in (over[rated], base.get(rated), base.get(achieved))]
+    numbers = [each for each in values if each is not None and each > 0]
+    if len(numbers) < len(values):
+        return {}
+    mine, of, reached = numbers
+    source = f"{100 * reached / of:.0f} % of the rating, as {name}"
+    return {achieved: {"value": mine * reached / of, "basis": "derived", "source": source}}
+
+
+def _number(entry: Any) -> float | None:
+    """Return the number of an entry; None if it is none, which its reader will say."""
+    value = entry.get("value") if isinstance(entry, dict) else entry
+    if isinstance(value, str):
+        try:
+            return parse_rate(value)
+        except WeftError:
+            return None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def merged(base: Any, over: Any) -> Any:
