@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import weft.torch
@@ -105,18 +106,47 @@ def test_lazily_conjugated_shards_and_negative_dimensions_are_resharded():
     assert on_ranks(conjugated, 2) == [[0 - 1j] * 4 + [1 - 1j] * 4] * 2
 
 
+def between_device_meshes():
+    """DeviceMeshes have global ranks, whatever the group is."""
+    group = dist.new_group([1, 2, 3])
+    source, destination = DeviceMesh("cpu", [1, 2]), DeviceMesh("cpu", [3])
+    rank = dist.get_rank()
+    if rank == 0:
+        return None
+    x = torch.arange(2.0) + 2 * rank if rank < 3 else None
+    to = destination, [Replicate()]
+    out = weft.torch.reshard(x, (4,), torch.float32, (source, [Shard(0)]), to, group=group)
+    return None if out is None else out.tolist()
+
+
+def test_device_meshes_inside_a_group_have_global_ranks():
+    assert on_ranks(between_device_meshes, 4) == [None, None, None, [2, 3, 4, 5]]
+
+
 def refused():
     texts = []
     placements: Any
-    for x, placements in ((torch.zeros(3, 3), Shard(0)), (torch.zeros(4, 4), Partial())):
+    mesh: Any
+    ours, meta = torch.zeros(4, 4), torch.zeros(4, 4, device="meta")
+    for x, shape, mesh, placements in (
+        (torch.zeros(3, 3), (4, 4), [0], Shard(0)),
+        (ours, (4, 4), [0], Partial()),
+        (meta, (4, 4), [0], Shard(0)),
+        (ours, (-4, -4), [0], Shard(0)),
+        (ours, (4, 4), [0.7], Shard(0)),
+        (ours, (4, 4), [[0], [0, 1]], Shard(0)),
+    ):
         try:
-            weft.torch.reshard(x, (4, 4), torch.float32, ([0], [placements]), ([0], [Shard(0)]))
+            weft.torch.reshard(x, shape, torch.float32, (mesh, [placements]), ([0], [Shard(0)]))
         except UsageError as error:
             texts.append(str(error))
     return texts
 
 
 def test_wrong_shards_and_partial_values_are_refused():
-    shape, partial = on_ranks(refused, 1)[0]
-    assert "x: expected (4, 4) of torch.float32 on rank 0 (got (3, 3)" in shape
+    shape, partial, *others = on_ranks(refused, 1)[0]
+    wanted = ("on meta", "got (-4, -4)", "whole numbers", "a mesh of ranks")
+    for text, part in zip(others, wanted, strict=True):
+        assert part in text
+    assert "x: expected (4, 4) of torch.float32 in CPU memory on rank 0 (got (3, 3)" in shape
     assert "Shard or Replicate" in partial

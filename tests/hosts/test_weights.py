@@ -217,6 +217,55 @@ def test_ranks_with_other_tensors_get_an_error():
         assert "has 1 of 32 bytes" in text
 
 
+def reshaped_tensors():
+    """A receiver has the bytes of the sender in another shape, then in the same."""
+    if dist.get_rank() == 0:
+        sender = weft.torch.WeightSender({"w": torch.arange(6.0).view(2, 3)})
+        return error_of(sender.publish)[0], sender.publish().full
+    held = torch.zeros(3, 2)
+    receiver = weft.torch.WeightReceiver({"w": held})
+    receiver.stage()
+    failed = error_of(receiver.switch)[0]
+    held.resize_(2, 3)
+    receiver.stage()
+    receiver.switch()
+    return failed, held.tolist()
+
+
+def test_other_shapes_are_refused_once_and_the_receiver_goes_on():
+    sender, receiver = on_ranks(reshaped_tensors, 2)
+    assert sender == ("DisagreeError", (1,))
+    assert receiver == ("DisagreeError", [[0, 1, 2], [3, 4, 5]])
+
+
+def replaced_data():
+    """Both sides convert their modules between updates, as ``model.half()`` does."""
+    layer = torch.nn.Linear(4, 4, bias=False)
+    tensors = dict(layer.named_parameters())
+    if dist.get_rank() == 0:
+        sender = weft.torch.WeightSender(tensors)
+        sender.publish()
+        layer.weight.data = torch.full((4, 4), 7.0)
+        sender.publish()
+        layer.half()
+        return sender.publish().full
+    receiver = weft.torch.WeightReceiver(tensors)
+    seen = []
+    for convert in (False, False, True):
+        if convert:
+            layer.half()
+        receiver.stage()
+        receiver.switch()
+        seen.append((layer.weight.dtype, bool((layer.weight == 7).all())))
+    return seen
+
+
+def test_parameters_whose_data_was_replaced_are_sent_and_written():
+    full, seen = on_ranks(replaced_data, 2)
+    assert full == (1,)
+    assert seen == [(torch.float32, False), (torch.float32, True), (torch.float16, True)]
+
+
 def two_senders():
     return error_of(weft.torch.WeightSender({"w": torch.zeros(8)}).publish)
 

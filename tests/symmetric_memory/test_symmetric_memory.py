@@ -240,6 +240,9 @@ def refused():
         lambda: hdl.get_buffer(0, (9,), torch.float32),
         lambda: hdl.barrier(channel=-1),
         lambda: hdl.put_signal(0, channel=1 << 20),
+        lambda: hdl.get_buffer(0, (-1,), torch.float32),
+        lambda: hdl.get_signal_pad(0, storage_offset=10**9),
+        lambda: shared(t[1:]).get_remote_tensor(0, (1,), torch.float64),
     ):
         try:
             act()
@@ -250,11 +253,14 @@ def refused():
 
 
 def test_wrong_arguments_are_refused():
-    ordinary, rank, long, _, channel = on_ranks(refused, 1)[0]
+    ordinary, rank, long, _, channel, negative, pad, misaligned = on_ranks(refused, 1)[0]
     assert "ordinary memory" in ordinary
     assert "from 0 to 0 (got 1)" in rank
     assert "needs 36 bytes (expected at most 32)" in long
     assert "channel: must be from 0 to" in channel
+    assert "must be >= 0 (got (-1,) at 0)" in negative
+    assert "needs 4000000000 bytes" in pad
+    assert "begins 4 bytes into its memory" in misaligned
 
 
 def test_an_empty_tensor_and_persistent_allocations():

@@ -137,6 +137,8 @@ class ReshardPlan:
     destination: TensorSharding
 
     def __post_init__(self) -> None:
+        if any(size < 0 for size in self.shape):
+            raise UsageError(f"shape: expected sizes of at least 0 (got {self.shape}).")
         for what, sharding in (("source", self.source), ("destination", self.destination)):
             sharding.require_valid(what, self.num_ranks, self.shape)
 

@@ -25,10 +25,10 @@ MeshPlacements = Sequence[Shard | Replicate]
 class Resharding:
     """Moves tensors of one shape from one sharding to another, as often as wanted.
 
-    ``source`` and ``destination`` are pairs of a mesh (a DeviceMesh, or ranks of ``group`` in
-    lists, possibly nested) and of DTensor placements, one for each dimension of the mesh. The
-    meshes may be disjoint, overlap, or be the same. Collective: every rank of ``group`` makes it
-    and calls it.
+    ``source`` and ``destination`` are pairs of a mesh (a DeviceMesh of global ranks, or ranks of
+    ``group`` in lists, possibly nested) and of DTensor placements, one for each dimension of the
+    mesh. The meshes may be disjoint, overlap, or be the same. Collective: every rank of ``group``
+    makes it and calls it.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Resharding:
         self.plan = ReshardPlan(
             size,
             tuple(shape),
-            _sharding("source", *source, len(shape)),
-            _sharding("destination", *destination, len(shape)),
+            _sharding("source", *source, len(shape), group),
+            _sharding("destination", *destination, len(shape), group),
         )
         self.schedule = self.plan.schedule(dtype.itemsize)
         self._prepared: PreparedSchedule | None = None
@@ -112,10 +112,10 @@ class Resharding:
         held = self.plan.source_boxes.get(self._rank)
         if held is None:
             return None
-        if x is None or x.dtype != self._dtype or tuple(x.shape) != held.shape:
-            got = "None" if x is None else f"{tuple(x.shape)} of {x.dtype}"
+        if x is None or not self._fits(x, held.shape):
             raise UsageError(
-                f"x: expected {held.shape} of {self._dtype} on rank {self._rank} (got {got}).",
+                f"x: expected {held.shape} of {self._dtype} in CPU memory on rank {self._rank} "
+                f"(got {'None' if x is None else _described(x)}).",
                 "Pass this rank's part of the source, as torch.chunk cuts it.",
             )
         if self._rank not in self.plan.packed:
@@ -131,12 +131,16 @@ class Resharding:
             return None
         if out is None:
             return torch.empty(shape, dtype=self._dtype)
-        if out.dtype != self._dtype or tuple(out.shape) != shape or not is_dense_contiguous(out):
+        if not self._fits(out, shape) or not is_dense_contiguous(out):
             raise UsageError(
-                f"out: expected a contiguous {shape} of {self._dtype} on rank {self._rank} (got "
-                f"{tuple(out.shape)} of {out.dtype})."
+                f"out: expected a contiguous {shape} of {self._dtype} in CPU memory on rank "
+                f"{self._rank} (got {_described(out)})."
             )
         return out
+
+    def _fits(self, tensor: Tensor, shape: tuple[int, ...]) -> bool:
+        fits = tensor.dtype == self._dtype and tuple(tensor.shape) == shape
+        return fits and tensor.device.type == "cpu" and tensor.layout == torch.strided
 
     def _buffer(self, *, sends: bool) -> Tensor:
         return torch.empty(self.plan.buffer_count(self._rank, sends=sends), dtype=self._dtype)
@@ -172,10 +176,20 @@ def reshard(
         resharding.close()
 
 
-def _sharding(what: str, mesh: Mesh, placements: MeshPlacements, num_dims: int) -> TensorSharding:
-    if isinstance(mesh, DeviceMesh):
-        mesh = mesh.mesh
-    ranks = torch.as_tensor(mesh, dtype=torch.int64)
+def _described(tensor: Tensor) -> str:
+    where = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
+    kind = "" if tensor.layout == torch.strided else f", {tensor.layout}"
+    return f"{tuple(tensor.shape)} of {tensor.dtype}{where}{kind}"
+
+
+def _sharding(
+    what: str,
+    mesh: Mesh,
+    placements: MeshPlacements,
+    num_dims: int,
+    group: ProcessGroup | None,
+) -> TensorSharding:
+    ranks = _ranks_of(what, mesh, group)
     dims: list[int | None] = []
     for each in placements:
         if isinstance(each, Shard):
@@ -188,6 +202,26 @@ def _sharding(what: str, mesh: Mesh, placements: MeshPlacements, num_dims: int) 
                 "Reduce partial values first.",
             )
     return TensorSharding(tuple(ranks.flatten().tolist()), tuple(ranks.shape), tuple(dims))
+
+
+def _ranks_of(what: str, mesh: Mesh, group: ProcessGroup | None) -> Tensor:
+    """Return the ranks in the group of a mesh; a DeviceMesh has global ones."""
+    if isinstance(mesh, DeviceMesh):
+        members = dist.get_process_group_ranks(group)
+        everyone = mesh.mesh.flatten().tolist()
+        if outside := [rank for rank in everyone if rank not in members]:
+            raise UsageError(
+                f"{what}: expected global ranks of the group, {members} (got {outside}).",
+                "Use a group that contains both meshes.",
+            )
+        return torch.tensor([members.index(rank) for rank in everyone]).view(mesh.mesh.shape)
+    try:
+        ranks = torch.as_tensor(mesh)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what}: expected a mesh of ranks (got {mesh}): {error}.") from None
+    if ranks.numel() and (ranks.is_floating_point() or ranks.is_complex()):
+        raise UsageError(f"{what}: expected whole numbers of ranks (got {mesh}).")
+    return ranks
 
 
 def _index(box: Box) -> tuple[slice, ...]:

@@ -86,7 +86,14 @@ class CpuSymmetricMemory:
 
     def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return the tensor of a rank that corresponds to the one of the rendezvous."""
-        return self.get_buffer(peer, sizes, dtype, self.offset // dtype.itemsize)
+        offset, rest = divmod(self.offset, dtype.itemsize)
+        if rest:
+            raise UsageError(
+                f"dtype: the tensor begins {self.offset} bytes into its memory, which is no "
+                f"multiple of the {dtype.itemsize} bytes of {dtype}.",
+                "Use the dtype of the tensor, or call rendezvous with a tensor that is aligned.",
+            )
+        return self.get_buffer(peer, sizes, dtype, offset)
 
     def get_signal_pad(
         self,
@@ -98,7 +105,7 @@ class CpuSymmetricMemory:
         """Return the signal pad of a rank as a tensor, by default all of it as uint32."""
         dtype, pad = dtype or torch.uint32, self._of(rank)[padded(self.buffer_size) :]
         if not sizes:
-            sizes = (len(pad) // dtype.itemsize - storage_offset,)
+            sizes = (max(0, len(pad) // dtype.itemsize - storage_offset),)
         return _tensor("get_signal_pad", pad, sizes, dtype, storage_offset)
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
@@ -165,9 +172,14 @@ class CpuSymmetricMemory:
 def _tensor(
     what: str, memory: Octets, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int
 ) -> Tensor:
+    if any(size < 0 for size in sizes) or storage_offset < 0:
+        raise UsageError(
+            f"{what}: sizes and storage_offset must be >= 0 (got {tuple(sizes)} at "
+            f"{storage_offset})."
+        )
     start = storage_offset * dtype.itemsize
     stop = start + math.prod(sizes) * dtype.itemsize
-    if start < 0 or stop > len(memory):
+    if stop > len(memory):
         raise UsageError(
             f"{what}: {tuple(sizes)} of {dtype} at {storage_offset} needs {stop} bytes "
             f"(expected at most {len(memory)})."

@@ -36,11 +36,12 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """Names, dtypes and sizes of the tensors, and the pieces they are cut into."""
+    """Names, dtypes, sizes and shapes of the tensors, and the pieces they are cut into."""
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     nbytes: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -50,7 +51,7 @@ class WeightLayout:
     @property
     def digest(self) -> int:
         """63 bits that are equal if the layouts are."""
-        text = repr((self.names, self.dtypes, self.nbytes)).encode()
+        text = repr((self.names, self.dtypes, self.nbytes, self.shapes)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
     def pieces(self) -> list[list[Segment]]:
@@ -116,5 +117,6 @@ def layout_of(tensors: Mapping[str, Tensor]) -> tuple[WeightLayout, list[Octets]
         tuple(tensors),
         tuple(DTYPE_NAMES[tensor.dtype] for tensor in tensors.values()),
         tuple(len(each) for each in memory),
+        tuple(tuple(tensor.shape) for tensor in tensors.values()),
     )
     return layout, memory

@@ -119,7 +119,7 @@ def _require_one_layout(stated: list[list[int]], source: int) -> None:
         if values[0] != digest:
             raise DisagreeError(
                 f"tensors: rank {rank} has {values[1]} of {values[2]} bytes, rank {source} has "
-                f"{count} of {nbytes} bytes, or their names, order or dtypes differ.",
+                f"{count} of {nbytes} bytes, or their names, order, shapes or dtypes differ.",
                 "Pass the same names, dtypes and shapes in the same order on every rank.",
             )
 

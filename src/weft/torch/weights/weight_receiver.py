@@ -11,7 +11,7 @@ from weft._core import FrameStatus, apply_changes, check_changes
 from weft.compress.codec_registry import codec_of
 from weft.compress.delta import is_list_of_changes
 from weft.compress.frame import Octets, check_frame_status, frame_bytes
-from weft.errors import StaleWeightsError, UsageError
+from weft.errors import NotDoneError, StaleWeightsError, UsageError
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.hosts.host_topology import HostTopology
@@ -57,10 +57,8 @@ class WeightReceiver:
                 f"rank {rank}).",
                 "Pass the rank of the WeightSender in the group.",
             )
-        self._layout, self._memory = layout_of(tensors)
-        self._pieces = self._layout.pieces()
-        self._words = list(self._layout.words())
-        self._skipped = _tied(self._layout, self._memory)
+        self._tensors = dict(tensors)
+        self._use(*layout_of(self._tensors))
         self._source = source
         self._held = _NOTHING  # after the staged updates
         self._switched = _NOTHING
@@ -86,6 +84,11 @@ class WeightReceiver:
         Collective with the sender's ``publish``. Several updates may be staged before a switch.
         """
         self._wait(None)
+        layout, memory = layout_of(self._tensors)
+        if layout != self._layout:  # as of other tensors: all values are needed
+            self._staged.clear()
+            self._held = _NOTHING
+        self._use(layout, memory)
         self._job = self._executor.run(self._receive, async_op=True)
 
     def switch(self, timeout: float | None = None) -> int:
@@ -94,6 +97,13 @@ class WeightReceiver:
         Waits for an update that is still arriving, at most ``timeout`` seconds (NotDoneError).
         """
         self._wait(timeout)
+        layout, memory = layout_of(self._tensors)
+        if layout != self._layout:
+            raise UsageError(
+                "tensors: their dtypes or shapes changed since the update was staged.",
+                "Call stage again, with a sender whose tensors changed alike.",
+            )
+        self._use(layout, memory)
         while self._staged:
             update = self._staged.pop(0)
             for number, frames in enumerate(update.pieces):
@@ -149,10 +159,25 @@ class WeightReceiver:
 
         self._run(act)
 
+    def _use(self, layout: WeightLayout, memory: list[Octets]) -> None:
+        """Write into this memory from now on: a parameter may have been given other."""
+        self._layout, self._memory = layout, memory
+        self._pieces = layout.pieces()
+        self._words = list(layout.words())
+        self._skipped = _tied(layout, memory)
+
     def _wait(self, timeout: float | None) -> None:
-        if self._job is not None:
+        """Wait for the update that arrives; its failure is raised once."""
+        if self._job is None:
+            return
+        try:
             self._job.wait(timeout)
+        except NotDoneError:
+            raise
+        except BaseException:
             self._job = None
+            raise
+        self._job = None
 
     def _starts_from_ours(self, piece: list[Segment], frames: Octets) -> bool:
         """Return whether the frames are whole and start from the bytes that the tensors hold."""

@@ -41,12 +41,15 @@ class WeightSender:
 
     It keeps a copy of what it sent last and sends only what differs from it, bit for bit: for bf16
     weights of which 1 % changed, about 1 % of the bytes. ``group`` should be a group of its own:
-    receivers stage updates in a thread while they compute.
+    receivers stage updates in a thread while they compute. Every update looks at ``tensors`` anew:
+    ``dict(model.named_parameters())`` follows parameters whose ``data`` was replaced (as by
+    ``model.half()``), a ``state_dict`` made before does not.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, group: ProcessGroup | None = None) -> None:
         self._run = collective_runner(weft_group(group).channel)
-        self._layout, self._memory = layout_of(tensors)
+        self._tensors = dict(tensors)
+        self._layout, self._memory = layout_of(self._tensors)
         self._rank = dist.get_rank(group)
         self._copies = [memory.copy() for memory in self._memory]
         self._held = Held(_new_series(), 0)
@@ -62,6 +65,10 @@ class WeightSender:
 
         Collective: every receiver calls ``stage``. The tensors must not change meanwhile.
         """
+        layout, self._memory = layout_of(self._tensors)
+        if layout != self._layout:
+            self._layout, self._held = layout, Held(_new_series(), 0)
+            self._copies = [memory.copy() for memory in self._memory]
         found: list[UpdateOutcome] = []
 
         def act(topology: HostTopology) -> None:
