@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
@@ -77,6 +78,27 @@ def test_a_late_rank_is_named_with_its_reason(backend):
     assert max(steps) >= LATE
     count = sum(kind.count for window in windows for kind in window.kinds)
     assert count >= 41
+
+
+def wrapped_sequences(_folder):
+    from weft.torch.monitoring.collective_hooks import observe, unobserve
+    from weft.torch.monitoring.stamp_ring import StampRing
+
+    ring = StampRing()
+    ring._sequence = defaultdict(lambda: 2**32 - 2)  # as after months
+    observe(ring)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(8))
+    unobserve(ring)
+    until = time.monotonic() + 20
+    found: list[int] = []
+    while len(found) < 3 and time.monotonic() < until:
+        found += ring.take()["sequence"].tolist()
+    return found
+
+
+def test_repeated_collectives_are_stamped_and_their_sequences_wrap():
+    assert on_ranks(wrapped_sequences, "weft") == [[2**32 - 1, 0, 1]] * 2
 
 
 def hooked_sequences(folder):

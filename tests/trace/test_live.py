@@ -1,5 +1,7 @@
 """Windows of a running job: joined stamps, journals, and Prometheus' text."""
 
+import os
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -24,7 +26,12 @@ from weft.trace.live.job_window import (
     group_number,
 )
 from weft.trace.live.prometheus import MetricsServer, metrics_text
-from weft.trace.live.window_journal import JournalReader, append_window
+from weft.trace.live.window_journal import (
+    JournalReader,
+    append_window,
+    journal_folder,
+    new_journal,
+)
 
 GROUP = group_number("0")
 REDUCE = KINDS.index("all_reduce")
@@ -211,3 +218,68 @@ def test_a_file_of_something_else_is_no_journal(tmp_path):
     path.write_text("hello")
     with pytest.raises(FormatError, match="not a journal"):
         list(JournalReader(path).new())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"time":"\xff"}',
+        b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"\0" * 100,
+        b'{"time":1,"seconds":1,"world_size":1,"ranks":[],"kinds":[],"weft_monitor":2}',
+    ],
+    ids=["no utf-8", "deep", "zeros", "version"],
+)
+def test_a_hostile_line_of_a_journal_is_one_error(line, tmp_path):
+    path = tmp_path / "job.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(FormatError):
+        list(JournalReader(path).new())
+
+
+def test_a_journal_that_starts_again_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "job.jsonl"
+    found = window(batch(0, [(1, 0, 10, 0, 0)]), batch(1, [(1, 5, 10, 0, 9)]))
+    for _ in range(3):
+        append_window(path, found)
+    reader = JournalReader(path)
+    assert len(list(reader.new())) == 3
+    path.write_bytes(b"")  # as a job that was started again does
+    append_window(path, found)
+    assert len(list(reader.new())) == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_journal(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(FormatError, match="regular file"):
+        list(JournalReader(path).new())
+
+
+def test_a_folder_of_journals_that_is_a_link_is_not_written_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert new_journal().parent.is_dir()
+    journal_folder().rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    journal_folder().symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError):
+        new_journal()
+
+
+def test_times_in_metrics_have_all_their_digits():
+    end = window(batch(0, [])).time
+    text = metrics_text(msgspec.structs.replace(window(batch(0, [])), time=end))
+    (line,) = [line for line in text.splitlines() if line.startswith("weft_window_end_seconds ")]
+    assert float(line.split()[1]) == pytest.approx(end, abs=1e-3)
+
+
+def test_steps_and_drops_of_a_window_without_collectives_are_those_of_the_next():
+    joiner = JobJoiner(2, interval=10.0)
+    joiner.add(msgspec.structs.replace(batch(0, [], dropped=3), steps=[0, 10**9]), 0.0)
+    assert not joiner.window(0.0, 1.0).kinds
+    joiner.add(msgspec.structs.replace(batch(0, [(1, 0, 10, 0, 0)]), steps=[2 * 10**9]), 0.0)
+    joiner.add(batch(1, [(1, 5, 10, 0, 0)]), 0.0)
+    found = joiner.window(0.0, 1.0)
+    assert (found.ranks[0].steps, found.ranks[0].step_seconds, found.dropped) == (2, 1.0, 3)
+    assert joiner.window(0.0, 1.0).ranks[0].steps == 0

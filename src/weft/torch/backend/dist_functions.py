@@ -25,11 +25,17 @@ Function = Callable[..., Any]
 _state = distributed_c10d._world  # noqa: SLF001 - it has no public name
 
 
+# Who is told of every collective (weft.torch.monitoring): it sees the methods of process groups, so
+# no call is served before it gets there.
+observers: list[Any] = []
+
 _reader: Any = TENSOR_READER  # where there is none, functions that need it are not wrapped
 
 
 def _cache_of(group: Any) -> DispatchCache | None:
-    """Return the dispatch cache of a weft group, unless calls are coalesced."""
+    """Return the dispatch cache of a weft group, unless calls are coalesced or observed."""
+    if observers:
+        return None
     if group is None:
         group = _state.default_pg
     if not isinstance(group, FastPathCollectives) or _state.pg_coalesce_state:

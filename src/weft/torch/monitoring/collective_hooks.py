@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from weft.torch.backend.dist_functions import observers
 from weft.torch.backend.process_group import WeftProcessGroup
 from weft.torch.c10d_collectives import COLLECTIVES, C10dCollective
 
@@ -32,7 +33,7 @@ class CollectiveObserver(Protocol):
         """Take note that it was issued; ``work`` tells when it ends, None if it has ended."""
 
 
-_observers: list[CollectiveObserver] = []
+_observers: list[CollectiveObserver] = observers
 _library: list[Any] = []  # keeps the replaced kernels alive
 
 

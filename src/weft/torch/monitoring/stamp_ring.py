@@ -19,6 +19,7 @@ from weft.torch.backend.c10d_work import PendingWork
 from weft.trace.live.job_window import KINDS, STAMP, group_number
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
+_LAST_SEQUENCE = 0xFFFFFFFF  # then 0: stamps have 32 bits, for months of collectives
 _POLL = 0.001  # seconds between two looks at whether a collective of Gloo has ended
 _QUEUED = 100_000  # nanoseconds from the call to the start on the GPU: it had work to do first
 
@@ -64,7 +65,7 @@ class StampRing:
         place = self._numbers.get(name)
         if place is None:
             place = self._known(name, group)
-        self._sequence[place] += 1
+        self._sequence[place] = (self._sequence[place] + 1) & _LAST_SEQUENCE
         if on_gpu:
             clock = self._gpu = self._gpu or _GpuClock()
             stamp = _Stamp(place, self._sequence[place], number, nbytes, clock.event())

@@ -39,6 +39,7 @@ KINDS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
     *("gather", "scatter", "barrier"),
 )
+VERSION = 1  # of windows in journals
 _SILENT = 3.0  # intervals without a word: a rank that is stuck or dead
 _WORTH = 0.05  # of all waiting: a rank that costs less is no straggler
 _KEPT = 4096  # collectives per rank that wait for other ranks; older ones are dropped
@@ -102,7 +103,7 @@ class JobWindow(ResultTables, msgspec.Struct, frozen=True):
     ranks: list[RankWindow]
     kinds: list[KindWindow]
     dropped: int = 0
-    weft_monitor: int = 1  # version
+    weft_monitor: int = VERSION
 
     def tables(self) -> Tables:
         """Return the tables of a window: ranks, then kinds of collectives."""
@@ -204,7 +205,7 @@ class JobJoiner:
         self._pending[batch.rank] = merged[-_KEPT:]
         self._hosts[batch.rank] = batch.host
         self._heard[batch.rank] = now
-        self._steps[batch.rank] += batch.steps
+        self._steps[batch.rank] = (self._steps[batch.rank] + batch.steps)[-_KEPT:]
         self._groups |= batch.groups
         if batch.last:
             self._done.add(batch.rank)
@@ -213,7 +214,7 @@ class JobJoiner:
         """Join what all ranks have stamped since the last window, ``seconds`` ago.
 
         If a batch comes late, the next window has the collectives of two: its seconds are then
-        those that they cover.
+        those that they cover. Steps and drops of a window without collectives are the next one's.
         """
         silent = {
             rank: now - heard
@@ -242,7 +243,11 @@ class JobJoiner:
                 seconds, self._joined[rank] = max(seconds, covered), newest
             self._pending[rank] = self._pending[rank][~done]
         made = [self._rank(rank, sums[rank], silent.get(rank, 0.0)) for rank in sorted(self._heard)]
-        dropped, self._dropped = self._dropped, 0
+        dropped = self._dropped
+        if kinds or silent:
+            self._dropped = 0
+            for rank in self._heard:
+                self._steps[rank] = self._steps[rank][-1:]
         return JobWindow(
             time=time.time(),
             seconds=seconds,
@@ -258,7 +263,6 @@ class JobJoiner:
     def _rank(self, rank: int, sums: dict[str, float], silent: float) -> RankWindow:
         ends = self._steps[rank]
         lengths = np.diff(np.array(ends, np.int64)) * 1e-9
-        self._steps[rank] = ends[-1:]
         return RankWindow(
             rank=rank,
             host=self._hosts[rank],

@@ -60,7 +60,8 @@ def _metric(name: str, text: str, values: list[tuple[dict[str, str], float]]) ->
     yield f"# TYPE {name} gauge"
     for labels, value in values:
         inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-        yield f"{name}{{{inside}}} {float(value):.9g}" if inside else f"{name} {float(value):.9g}"
+        number = f"{value:.15g}"  # nine digits of a unix time are off by seconds
+        yield f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
 
 
 def _escaped(label: str) -> str:
