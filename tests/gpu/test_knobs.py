@@ -192,7 +192,13 @@ def test_the_baseline_of_a_newer_library_leaves_the_units_to_kernels():
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("nccl", UsageError), ("nccl=", UsageError), ("nccl=new", UsageError)],
+    [
+        ("nccl", UsageError),
+        ("nccl=", UsageError),
+        ("nccl=new", UsageError),
+        ("nccl=" + "9" * 5000, UsageError),
+        ("nccl=٢.٣", UsageError),
+    ],
 )
 def test_a_stack_that_is_none_is_refused(text, error):
     with pytest.raises(error):
@@ -210,6 +216,20 @@ def test_versions_compare_as_numbers():
     assert stack.has("torch", "2.13")
     assert stack.missing({"torch": "2.13", "cuda": "12"}) == "cuda >= 12 (not installed)"
     assert stack.differences(parse_stack("nccl=2.9.1")) == "torch 2.13.0+cu130 and none"
+
+
+@pytest.mark.parametrize(
+    ("mine", "needed"), [("torch=2", "2.0"), ("torch=2.13", "2.13.0"), ("torch=2.13rc1", "2.13")]
+)
+def test_missing_parts_of_a_version_are_zeros(mine, needed):
+    assert parse_stack(mine).has("torch", needed)
+    assert not parse_stack(mine).has("torch", f"{needed}.1")
+
+
+def test_versions_that_are_written_in_two_ways_do_not_differ():
+    assert not parse_stack("torch=2.13").differences(parse_stack("torch=2.13.0"))
+    other = parse_stack("torch=2.13.0rc1")
+    assert parse_stack("torch=2.13").differences(other) == "torch 2.13 and 2.13.0rc1"
 
 
 # Text.
@@ -262,6 +282,30 @@ def test_a_line_break_in_a_name_makes_no_code_of_a_comment(name):
     text = emit(name, plan_knobs(made, platform("h100-8").require_device()))
     assert "touch x" in text
     assert not any(line.startswith("touch") for line in text.splitlines())
+
+
+def test_a_quote_in_the_name_of_a_group_makes_no_code_of_it():
+    made = plan_for("h100-8", ("all_gather", 64 * MIB, "dma", {"engines": 3}))
+    (choice,) = made.choices
+    named = replace(choice.collective, group='dp"); touch("x')
+    made = replace(made, choices=(replace(choice, collective=named),))
+    text = emit("torchcomms", plan_knobs(made, platform("h100-8").require_device()))
+    called = [
+        ast.unparse(node.func) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
+    ]
+    assert called == ["torchcomms.new_comm", "torch.device"]
+
+
+def test_an_algorithm_for_each_function_is_one_variable_and_two_for_one_function_are_none():
+    ring = ("reduce_scatter", MIB, "concurrent", {"algorithm": "ring"})
+    tree = ("all_reduce", MIB, "concurrent", {"algorithm": "tree"})
+    device = platform("h100-8").require_device()
+    text = emit("env", plan_knobs(plan_for("h100-8", ring, tree), device))
+    assert "export NCCL_ALGO='reducescatter:ring;allreduce:tree'" in text
+    other = ("all_reduce", 64 * MIB, "concurrent", {"algorithm": "ring"})
+    text = emit("env", plan_knobs(plan_for("h100-8", tree, other), device))
+    assert "export NCCL_ALGO" not in text
+    assert "the plan needs allreduce:tree, allreduce:ring" in text
 
 
 def test_a_communicator_is_made_for_each_set_of_options():

@@ -171,6 +171,10 @@ def refused() -> list[str]:
     except weft.errors.PlanError as error:
         found.append(str(error))
     try:
+        apply(plan_for("mi300x-8", ranks=2), None, job=RecordedJob())
+    except weft.errors.PlanError as error:
+        found.append(str(error))
+    try:
         apply(replace(made, num_ranks=4), None, job=RecordedJob())
     except weft.errors.PlanError as error:
         found.append(str(error))

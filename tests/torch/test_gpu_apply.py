@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from tests.torch import gpu_apply_cases as cases
 from tests.torch.ranks import on_ranks
 from weft.calibration.machine_calibration import save
+from weft.gpu.knobs import Knob
 from weft.hardware import platform
+from weft.torch.apply.gpu_plan import _check_environment
+from weft.torch.apply.step_watch import PlanWarning
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -52,6 +56,7 @@ def test_what_a_job_cannot_execute_is_refused_on_every_rank_with_the_reason():
             "this torch (2.13) lacks config.cta_policy",
             "cuda:0 and cuda:1 have no peer access",
             "uses mori SDMA collectives, which weft.torch.apply does not set up",
+            "made for AMD devices, which need rocm (got torch 2.13, nccl 2.29, cuda 13.0)",
             "made for 4 ranks (got 2)",
         )
         assert len(told) == len(wanted)
@@ -105,3 +110,16 @@ def test_a_plan_for_a_machine_of_a_platform_file_needs_the_file(tmp_path):
         assert "made for node-checked, which is not in the catalogue" in said
         assert 'on="result.toml"' in said
         assert state == "plan"
+
+
+def test_an_algorithm_of_several_is_set_by_its_part_of_the_variable(monkeypatch):
+    knobs = [
+        Knob("env", "NCCL_ALGO", f"{n}:ring", env="NCCL_ALGO") for n in ("allreduce", "reduce")
+    ]
+    monkeypatch.setenv("NCCL_ALGO", "allreduce:ring;reduce:ring")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _check_environment(knobs)
+    monkeypatch.setenv("NCCL_ALGO", "allreduce:ring")
+    with pytest.warns(PlanWarning, match="NCCL_ALGO=reduce:ring"):
+        _check_environment(knobs)

@@ -6,6 +6,7 @@ asked for. What a format cannot express is listed as a comment, never left out.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -114,8 +115,9 @@ def _env(planned: PlannedKnobs) -> Iterator[str]:
         yield "# the log proves which path each collective takes (weft.torch.apply reads it)"
         yield "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE=nccl.%h.%p.log"
     for name, found in values.items():
-        joined = name == "NCCL_ALGO"  # has a list for each function
-        if len(found) > 1 and not joined:
+        joined = name == "NCCL_ALGO"  # a list with a part for each function
+        functions = {value.partition(":")[0] for value in found}
+        if len(found) > (len(functions) if joined else 1):
             yield f"# {name}: a process has one value, but the plan needs {', '.join(found)};"
             yield "# use --emit torch, which creates a communicator for each"
             continue
@@ -236,7 +238,7 @@ def _torchcomms(planned: PlannedKnobs) -> Iterator[str]:
         hints = {_HINTS[knob.name]: _as_text(knob.value) for knob in options}
         name = f"{group or 'world'}{number}"
         yield f"comm{number} = torchcomms.new_comm("
-        yield f'    "{library}", torch.device("cuda"), name="{name}", hints={hints!r}'
+        yield f'    "{library}", torch.device("cuda"), name={json.dumps(name)}, hints={hints!r}'
         yield ")"
     yield from _others(planned, lambda knob: knob.door == "communicator")
 

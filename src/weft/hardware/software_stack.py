@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # cuda is the newest CUDA version that the driver serves (nvidia-smi prints it).
 COMPONENTS = ("torch", "nccl", "cuda", "rocm", "mori")
 _LIBRARY_UNITS = Path(__file__).parent / "catalogue" / "library_units.toml"
+_MOST_DIGITS = 9  # of one part of a version
 # What a plan assumes where no versions are given: the torch whose names were checked, and libraries
 # that were current when it was released. Their collectives are kernels, as predictions assume.
 _ASSUMED = {
@@ -36,11 +37,22 @@ Version = tuple[int, ...]
 
 
 def version_of(text: str) -> Version:
-    """Parse ``2.28.9`` (or ``2.13.0+cu130``) into numbers that compare."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
-    if not found:
-        raise UsageError(f"--stack: {text!r} is not a version", "Use numbers, such as nccl=2.28.9.")
-    return tuple(int(part) for part in found[1].split("."))
+    """Parse ``2.28.9`` (or ``2.13.0+cu130``, ``2.31rc1``) into numbers that compare: 2 is 2.0."""
+    return _split(text)[0]
+
+
+def _split(text: str) -> tuple[Version, str]:
+    """Return the numbers of a version without zeros at their end, and what follows them."""
+    found = re.match(r"v?([0-9]+(?:\.[0-9]+)*)(.*)", text.strip())
+    parts = found[1].split(".") if found else []
+    if not found or max(map(len, parts)) > _MOST_DIGITS:
+        raise UsageError(
+            f"--stack: {text[:40]!r} is not a version", "Use numbers, such as nccl=2.28.9."
+        )
+    numbers = [int(part) for part in parts]
+    while numbers and numbers[-1] == 0:
+        del numbers[-1]
+    return tuple(numbers), found[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +93,12 @@ class SoftwareStack:
     def differences(self, other: SoftwareStack) -> str:
         """Return the components whose versions differ, "" if none does."""
         names = [n for n in COMPONENTS if n in self.versions or n in other.versions]
-        found = [(n, self.versions.get(n, "none"), other.versions.get(n, "none")) for n in names]
-        return ", ".join(f"{n} {mine} and {theirs}" for n, mine, theirs in found if mine != theirs)
+        found = [(n, self.versions.get(n, ""), other.versions.get(n, "")) for n in names]
+        return ", ".join(
+            f"{name} {mine or 'none'} and {theirs or 'none'}"
+            for name, mine, theirs in found
+            if not (mine and theirs) or _split(mine) != _split(theirs)
+        )
 
 
 def parse_stack(text: str) -> SoftwareStack:

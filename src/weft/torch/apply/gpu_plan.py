@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from weft.torch.backend.c10d import ProcessGroup
 
 
+_LIBRARIES = {"NVIDIA": "nccl", "AMD": "rocm"}  # what a detected stack has of a vendor
+
+
 class AppliedOnGpus(Applied):
     """A plan for GPUs in execution."""
 
@@ -266,7 +269,9 @@ def _checked(plan: Plan, machine: Platform, job: GpuJob) -> PlannedKnobs:
             f"plan: made for {plan.num_ranks} ranks (got {dist.get_world_size()}).",
             f"Create a plan with weft plan --ranks {dist.get_world_size()}.",
         )
-    knobs = plan_knobs(plan, machine.require_device(), mine)
+    device = machine.require_device()
+    _require_vendor(device.vendor, mine)
+    knobs = plan_knobs(plan, device, mine)
     asked = [knob for each in knobs.collectives for knob in each.execution.knobs]
     if lacking := job.missing(dict.fromkeys(asked)):
         raise PlanError(
@@ -291,6 +296,15 @@ def _checked(plan: Plan, machine: Platform, job: GpuJob) -> PlannedKnobs:
             stacklevel=5,
         )
     return knobs
+
+
+def _require_vendor(vendor: str, mine: SoftwareStack) -> None:
+    library = _LIBRARIES.get(vendor, "torch")
+    if library not in mine.versions:
+        raise PlanError(
+            f"plan: made for {vendor} devices, which need {library} (got {mine}).",
+            "Plan for a machine with the devices of this job: weft plan --on.",
+        )
 
 
 class _ProcessSettings:
@@ -332,9 +346,15 @@ def _holder(dotted: str) -> tuple[Any, str]:
     return found, name
 
 
+def _is_set(knob: Knob) -> bool:
+    """Return whether a variable has the value of a knob; NCCL_ALGO has those of many functions."""
+    value = os.environ.get(knob.env, "")
+    return str(knob.value) in (value.split(";") if knob.env == "NCCL_ALGO" else [value])
+
+
 def _check_environment(knobs: Iterable[Knob]) -> None:
     """Warn about variables that the library read before anybody could set them."""
-    lacking = [k for k in knobs if os.environ.get(k.env) != str(k.value)]
+    lacking = [k for k in knobs if not _is_set(k)]
     if lacking:
         told = " ".join(f"{knob.env}={knob.value}" for knob in lacking)
         warnings.warn(
