@@ -1,13 +1,15 @@
 """The threads that carry messages between hosts."""
 
 import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from weft.torch.hosts.gloo_transport import GlooTransport
+from weft.torch.hosts.gloo_transport import GlooTransport, _is_ordinary
 from weft.torch.hosts.host_map import HostMap
 
 pytestmark = pytest.mark.torch
@@ -29,3 +31,9 @@ def test_gloo_threads_are_batch_threads_only_inside_the_context():
     assert policies() == before
     assert os.SCHED_BATCH not in before.values()
     transport.close()
+
+
+def test_a_thread_that_has_ended_is_none_of_gloo():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert not _is_ordinary(process.pid)

@@ -76,11 +76,7 @@ class GlooTransport:
                 f"rank {rank} cannot connect to the other hosts: {reason}.",
                 "Set GLOO_SOCKET_IFNAME to the network interface that reaches them.",
             ) from error
-        self._threads = [
-            thread
-            for thread in _threads() - others
-            if os.sched_getscheduler(thread) == os.SCHED_OTHER
-        ]
+        self._threads = [thread for thread in _threads() - others if _is_ordinary(thread)]
 
     @contextmanager
     def background_scheduling(self) -> Iterator[None]:
@@ -157,6 +153,14 @@ class GlooTransport:
                 if "Timed out" in str(error):
                     return
                 # That rank has closed its end already: try the next one.
+
+
+def _is_ordinary(thread: int) -> bool:
+    """Return whether a thread runs, with the scheduling of ordinary ones."""
+    try:
+        return os.sched_getscheduler(thread) == os.SCHED_OTHER
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 def _threads() -> set[int]:

@@ -10,10 +10,10 @@ import contextlib
 import struct
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ _TO_END = 1.0  # seconds for a thread to end after its connection was closed
 _CONFIRM = 16  # control messages after which an ACK is sent
 
 
+_Waiting = TypeVar("_Waiting")
 ReportFailure = Callable[[BaseException], RunError]  # reports a failure to all hosts
 
 
@@ -115,8 +116,9 @@ class P2PConnection:
         self.report_failure = report_failure
         self._where = hosts.describe(peer)
         self._lock = threading.RLock()
-        self._wanted: dict[int, deque[InterHostMessage]] = defaultdict(deque)  # by tag
-        self._announced: dict[int, deque[tuple[ControlMessage, Tensor]]] = defaultdict(deque)
+        # By tag, only of tags with messages: a job may use a new tag for each message.
+        self._wanted: dict[int, deque[InterHostMessage]] = {}
+        self._announced: dict[int, deque[tuple[ControlMessage, Tensor]]] = {}
         self._in_flight: dict[tuple[bool, int], InterHostMessage] = {}  # by (sent by us, number)
         self._written: deque[list[object]] = deque()  # messages that the peer may not have read
         self._num_written = self._num_acknowledged = self._num_read = self._num_announced = 0
@@ -129,16 +131,16 @@ class P2PConnection:
         with self._lock:
             if message.sends:
                 self._announce(message)
-            elif announced := self._announced[message.tag]:
-                self._match(message, *announced.popleft())
+            elif message.tag in self._announced:
+                self._match(message, *_pop(self._announced, message.tag))
             else:
-                self._wanted[message.tag].append(message)
+                self._wanted.setdefault(message.tag, deque()).append(message)
 
     def has_announced(self, tag: int) -> bool:
         """Return whether a message of that tag waits for a receive."""
         with self._lock:
             self.require_open()
-            return bool(self._announced[tag])
+            return tag in self._announced
 
     def require_open(self) -> None:
         """Raise if the peer has left."""
@@ -243,10 +245,10 @@ class P2PConnection:
             self._write(ControlKind.ACK, 0)
 
     def _handle_announcement(self, control: ControlMessage, text: Tensor) -> None:
-        if wanted := self._wanted[control.tag]:
-            self._match(wanted.popleft(), control, text)
+        if control.tag in self._wanted:
+            self._match(_pop(self._wanted, control.tag), control, text)
         else:
-            self._announced[control.tag].append((control, text.clone()))
+            self._announced.setdefault(control.tag, deque()).append((control, text.clone()))
 
     def _take(self, message: InterHostMessage) -> None:
         transfer: Transfer = self._transport.recv(message.memory, self.peer, _LONG)
@@ -300,6 +302,14 @@ class P2PTransport:
         ended = [connection.join() for connection in connections]
         if not all(ended):
             self._transport.keep_forever()
+
+
+def _pop(queues: dict[int, deque[_Waiting]], tag: int) -> _Waiting:
+    """Take the first of a tag's queue; drop the queue if it was the last."""
+    first = queues[tag].popleft()
+    if not queues[tag]:
+        del queues[tag]
+    return first
 
 
 def _inline(nbytes: int) -> int:
