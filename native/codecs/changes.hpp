@@ -300,15 +300,10 @@ Verdict walk_changes(Bytes payload, Bytes words) noexcept {
 template <class Word>
 Verdict check_changes(Bytes frame, Bytes words) noexcept {
   FrameHead head;
-  if (frame.size() < sizeof(head)) return Verdict::cut;
-  std::memcpy(&head, frame.data(), sizeof(head));
-  if (head.magic != FrameHead::kMagic || head.version != FrameHead::kVersion) return Verdict::version;
-  if (head.payload != frame.size() - sizeof(head)) return Verdict::cut;
-  const Bytes payload = frame.subspan(sizeof(head));
-  if (head.sum != frame_sum(head, payload.data())) return Verdict::checksum;
+  if (const Verdict found = read_head(frame, head); found != Verdict::good) return found;
   if (head.codec != kChangesNumber || head.parameter != sizeof(Word)) return Verdict::codec;
   if (head.nbytes != words.size()) return Verdict::size;
-  return walk_changes<Word, false>(payload, words);
+  return walk_changes<Word, false>(frame.subspan(sizeof(head)), words);
 }
 
 // Applies a frame that was checked against these words; unchecked content can only write inside them.

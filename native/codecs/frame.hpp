@@ -99,15 +99,21 @@ inline std::size_t encode_frame(const Codec& codec, Bytes src, Bytes out) noexce
   return sizeof(head) + head.payload;
 }
 
-// ``dst`` is written only if all but the content is right: a wrong checksum changes nothing.
-inline Verdict decode_frame(const Codec& codec, Bytes frame, Bytes dst) noexcept {
-  FrameHead head;
+// Reads the head of a frame that must be whole: all of it is there, and its checksum is right.
+inline Verdict read_head(Bytes frame, FrameHead& head) noexcept {
   if (frame.size() < sizeof(head)) return Verdict::cut;
   std::memcpy(&head, frame.data(), sizeof(head));
   if (head.magic != FrameHead::kMagic || head.version != FrameHead::kVersion) return Verdict::version;
   if (head.payload != frame.size() - sizeof(head)) return Verdict::cut;
+  const bool good = head.sum == frame_sum(head, frame.data() + sizeof(head));
+  return good ? Verdict::good : Verdict::checksum;
+}
+
+// ``dst`` is written only if all but the content is right: a wrong checksum changes nothing.
+inline Verdict decode_frame(const Codec& codec, Bytes frame, Bytes dst) noexcept {
+  FrameHead head;
+  if (const Verdict found = read_head(frame, head); found != Verdict::good) return found;
   const Bytes payload = frame.subspan(sizeof(head));
-  if (head.sum != frame_sum(head, payload.data())) return Verdict::checksum;
   if (head.codec != codec.number || head.dtype != codec.dtype || head.parameter != codec.parameter) {
     return Verdict::codec;
   }
