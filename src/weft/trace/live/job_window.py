@@ -140,7 +140,7 @@ class JobWindow(ResultTables, msgspec.Struct, frozen=True):
         lines = [
             (
                 f"{step}{count} collectives in {format_time(self.seconds)} on {len(ranks)} of "
-                f"{self.world_size} ranks: in the mean a rank waits {_share(waited, self.seconds)} "
+                f"{self.world_size} ranks: on average a rank waits {_share(waited, self.seconds)} "
                 f"of the time and moves bytes {_share(moved, self.seconds)}"
             )
         ]
