@@ -140,6 +140,26 @@ def test_answers_for_a_file_that_has_changed_are_refused(tmp_path):
         Journal.open(cells_of(words), path)
 
 
+def test_answers_for_a_folder_whose_model_has_changed_are_refused(tmp_path):
+    folder, path = tmp_path / "model", tmp_path / "model" / "answers.sweep.jsonl"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"num_hidden_layers": 2}')
+    words = ["predict", str(folder), "--set", "batch=8,16"]
+    Journal.open(cells_of(words), path).add(CellAnswer(0, [{"seconds": 1.0}]))
+    assert len(Journal.open(cells_of(words), path).answers) == 1  # the journal is no model
+    (folder / "config.json").write_text('{"num_hidden_layers": 12}')
+    with pytest.raises(UsageError, match="files that it reads have changed"):
+        Journal.open(cells_of(words), path)
+
+
+@pytest.mark.parametrize("number", [-1, 3, 10**30])
+def test_an_answer_to_no_cell_is_no_answer_of_the_sweep(tmp_path, number):
+    file = tmp_path / "a.sweep.jsonl"
+    Journal.open(sweep(), file).add(CellAnswer(number, error="boo"))
+    with pytest.raises(FormatError, match="not a journal of a sweep"):
+        Journal.open(sweep(), file)
+
+
 def test_options_of_serving_may_be_lists():
     words = ["serve", "llama-8b", "--concurrency", "8,16", "--server", "vllm,sglang"]
     assert len(cells_of(words).cells) == 4

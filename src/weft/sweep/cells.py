@@ -75,14 +75,25 @@ def cells_of(words: Sequence[str], most: int = MOST) -> Sweep:
 
 
 def _files(cells: Sequence[SweepCell]) -> dict[str, str]:
-    """Return hashes of the files that a sweep names: workloads, platforms, traces."""
+    """Return hashes of the files and folders that a sweep names: workloads, platforms, traces."""
     words = {word for cell in cells for word in cell.words}
     names = sorted({text for word in words for text in (word, word.partition("=")[2])})
     return {
-        name: hashlib.sha256(Path(name).read_bytes()).hexdigest()
+        name: hashlib.sha256(_content(Path(name))).hexdigest()
         for name in names
-        if os.path.isfile(name)  # noqa: PTH113 - a Path raises for words that are no names
+        if os.path.exists(name)  # noqa: PTH110 - a Path raises for words that are no names
     }
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file holds; of a folder, as of a model, the sizes and times of JSON files.
+
+    Others may be written by the sweep itself.
+    """
+    if not path.is_dir():
+        return path.read_bytes() if path.is_file() else b""
+    found = [(each.name, each.stat()) for each in sorted(path.glob("*.json"))]
+    return repr([(name, info.st_size, info.st_mtime_ns) for name, info in found]).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,8 @@ class Journal:
                 f"{path} holds the results of another sweep: {why}",
                 "Remove it, or use another -o.",
             )
+        if any(answer.number not in range(len(self.sweep.cells)) for answer in answers):
+            raise _no_sweep(path)
         self.answers |= {answer.number: answer for answer in answers}
 
 
