@@ -284,6 +284,23 @@ def test_a_line_break_in_a_name_makes_no_code_of_a_comment(name):
     assert not any(line.startswith("touch") for line in text.splitlines())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"units": "4; touch x"},
+        {"units": 0},
+        {"units": -5},
+        {"units": True},
+        {"bucket": 1 << 70},
+        {"engines": 1.5},
+        {"algorithm": 7},
+    ],
+)
+def test_a_setting_that_is_no_value_of_its_kind_is_refused_before_it_is_a_variable(settings):
+    with pytest.raises(FormatError, match=next(iter(settings))):
+        plan_for("h100-8", ("all_gather", 64 * MIB, "partition", settings))
+
+
 def test_a_quote_in_the_name_of_a_group_makes_no_code_of_it():
     made = plan_for("h100-8", ("all_gather", 64 * MIB, "dma", {"engines": 3}))
     (choice,) = made.choices

@@ -94,14 +94,31 @@ class Strategy:
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any] | None = None) -> Strategy:
         """Read what ``as_row`` wrote; raise for a strategy or a setting that is unknown."""
-        for key in settings or ():
+        for key, value in (settings or {}).items():
             if key not in SETTINGS:
                 raise FormatError(
                     f"strategy {name}: unknown setting {key!r}", nearest(key, SETTINGS)
                 )
+            _require_value(name, key, value)
         found = cls(name, **dict(settings or {}))
         assert found.kind is not None
         return found
 
 
 SETTINGS = tuple(each.name for each in fields(Strategy) if each.name != "name")
+_NUMBERS = {"engines": 1, "units": 1, "bucket": 1, "priority": -(1 << 31)}  # with the least value
+_MOST = {"bucket": 1 << 62}  # of others, what an int of C holds
+
+
+def _require_value(name: str, key: str, value: object) -> None:
+    """Raise unless a setting has a value of its kind: it becomes a variable or code of a job."""
+    if value is None:
+        return
+    least, most = _NUMBERS.get(key, 0), _MOST.get(key, (1 << 31) - 1)
+    if key not in _NUMBERS:
+        if not isinstance(value, str):
+            raise FormatError(f"strategy {name}: {key} must be text (got {value!r})")
+    elif isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise FormatError(
+            f"strategy {name}: {key} must be a whole number from {least} to {most} (got {value!r})"
+        )
