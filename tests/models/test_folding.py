@@ -1,5 +1,6 @@
 """Folded steps take as long as the whole ones that they stand for."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,62 @@ def test_a_step_of_few_micro_batches_leaves_none_out():
     model = model_of("llama-8b", {"pp": 4, "batch": 8, "tp": 2})
     graph = Folding("llama-8b", model, 8, H100, PRICES).graph()
     assert not [op.name for op in graph.ops() if "more micro batches" in op.name]
+
+
+@pytest.mark.parametrize("num_micro", [1, 2, 8])
+def test_a_folded_step_keeps_every_micro_batch_of_passes_that_overlap(num_micro):
+    model = model_of("mixtral-8x7b", {"ep": 8, "ep_overlap": True, "batch": 8 * num_micro})
+    whole = StepEngine(transformer_step.build("x", model, 8), H100, PRICES).run()
+    for kept in (0, model.pp):
+        graph = Folding("x", model, 8, H100, PRICES, brief=True).graph(kept)
+        folded = StepEngine(graph, H100, PRICES).run()
+        assert folded.seconds == pytest.approx(whole.seconds, rel=0.05)
+
+
+def test_a_deep_step_of_one_micro_batch_has_a_range(monkeypatch):
+    monkeypatch.setattr("weft.planner.job_prediction._BRIEF_OPS", 100)
+    job = Job(
+        "llama-8b",
+        model_of("llama-8b", {"batch": 8, "tp": 2, "zero": 3, "dp": 4, "micro_batch": 2}),
+        8,
+    )
+    found = predict_job(job, H100, prices=PRICES, brief=True, anyway=True)
+    assert found.low < found.seconds < found.high
+    assert found.seconds == predict_job(job, H100, prices=PRICES, anyway=True).seconds
+
+
+def random_layouts(seed, many):
+    """Draw pipelines of 2,000 to 25,000 ops, whatever they communicate and launch."""
+    draw = random.Random(seed)
+    found: list[Job] = []
+    while len(found) < many:
+        pp, tp, turns = draw.choice((2, 4)), draw.choice((1, 2)), draw.choice((1, 2, 4, 8))
+        options = {
+            "pp": pp,
+            "tp": tp,
+            "sp": tp > 1,
+            "schedule": draw.choice(("1f1b", "gpipe", "zb")),
+            "zero": draw.choice((0, 1, 2, 3)),
+            "layers": draw.choice((8, 16)),
+            "seq": draw.choice((512, 2048, 4096)),
+            "recompute": draw.choice(("none", "selective", "full")),
+            "batch": 8 // (pp * tp) * turns * pp,
+        }
+        name = draw.choice(("llama-8b", "mixtral-8x7b", "gpt2-large"))
+        model = model_of(name, options)
+        if 2_000 < ops_of(model, 8) < 25_000:
+            found.append(Job(name, model, 8))
+    return found
+
+
+@pytest.mark.parametrize(
+    "job", [*random_layouts(1, 10), *random_layouts(2, 6)], ids=lambda job: job.name
+)
+def test_random_layouts_are_compared_as_whole_steps_would_be(job):
+    """What the layout search predicts, by a folded step where it has many ops."""
+    ranked = predict_job(job, H100, prices=PRICES, brief=True, anyway=True, ranged=False)
+    whole = StepEngine(transformer_step.build(job.name, job.model, 8), H100, PRICES).run()
+    assert ranked.seconds == pytest.approx(whole.seconds, rel=0.035)
 
 
 def test_the_ops_of_a_step_are_estimated():

@@ -103,6 +103,8 @@ class Folding:
         memory, whole = fullest_memory(model, layout), layout.num_micro
         turn = _turn(model)
         wanted = num_micro or _TURNS * model.pp
+        if self._pairs:  # fewer have no pair where all stages are steady
+            wanted = max(wanted, _TURNS * model.pp)
         if model.is_dual:  # it is steady behind its first and last passes, two for each stage
             wanted = max(wanted, 2 * _TURNS * model.pp)
         kept = whole - max(0, whole - wanted) // turn * turn

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.planner.predict import Prediction
     from weft.step import HostModel
 
-_BRIEF_OPS = 4_000  # of a step that is folded where many are compared
+_BRIEF_OPS = 10_000  # of a step that is folded where many are compared: below, folding is no faster
 
 
 def predict_job(
@@ -59,13 +59,22 @@ def predict_job(
         )
     folding = Folding(job.name, model, job.num_ranks, platform, prices, host, software, brief)
     graph = folding.graph(model.pp if brief else 0)
-    found = predict(graph, platform, host=host, anyway=True, prices=prices, ranged=False)
-    if not ranged:
+    whole = not folding.engines  # few micro batches, of which none is like the others
+    found = predict(
+        graph,
+        platform,
+        host=host,
+        anyway=True,
+        prices=prices,
+        ranged=ranged and whole,
+        stack=software,
+    )
+    if whole or not ranged:
         return found
     ranges = [(step_range(each, prices, software), each.run().seconds) for each in folding.engines]
-    whole = sum(seconds for _, seconds in ranges)
-    low, high = (sum(each[side] for each, _ in ranges) / whole for side in (0, 1))
-    of_experts = sum(each.of_experts * seconds for each, seconds in ranges) / whole
+    total = sum(seconds for _, seconds in ranges)
+    low, high = (sum(each[side] for each, _ in ranges) / total for side in (0, 1))
+    of_experts = sum(each.of_experts * seconds for each, seconds in ranges) / total
     seconds = found.seconds
     ends = min(1.0, low) * seconds, max(1.0, high) * seconds
     return replace(found, low=ends[0], high=ends[1], of_experts=of_experts)
