@@ -262,6 +262,12 @@ void bind_member(nb::module_& module) {
             return nb::bytes(text.data(), text.size());
           },
           nb::arg("rank"))
+      .def(
+          "waiting_tags",
+          [](Member& self, std::uint32_t source, std::size_t most) {
+            return self.p2p().waiting_tags(source, most);
+          },
+          nb::arg("source"), nb::arg("most"))
       .def("fault", [](Member& self) { return to_tuple(self.control().fault()); })
       .def(
           "fail",

@@ -112,6 +112,25 @@ class P2PSlots {
     return true;
   }
 
+  // Tags of messages that wait to be taken, oldest first, each once; not more than ``most``.
+  std::vector<std::uint64_t> waiting_tags(std::uint32_t from, std::size_t most) {
+    Side& side = receiving_[from];
+    const std::scoped_lock lock(side.mutex);
+    std::vector<std::uint64_t> tags;
+    const auto note = [&](std::uint64_t tag) {
+      if (tags.size() < most && std::find(tags.begin(), tags.end(), tag) == tags.end()) tags.push_back(tag);
+    };
+    for (const Aside& each : side.aside) note(each.tag);
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> posted;  // by sequence
+    for (Slot& slot : row(resolver_.self, from)) {
+      // Acquire: what was written before it was posted is seen.
+      if (state(slot).load(std::memory_order_acquire) == kPosted) posted.emplace_back(slot.sequence, slot.tag);
+    }
+    std::sort(posted.begin(), posted.end());
+    for (const auto& [sequence, tag] : posted) note(tag);
+    return tags;
+  }
+
   // The bytes of the message that was taken, or nothing while there is none of this tag. One
   // of another size than ``into`` is left. Throws Unreachable.
   std::optional<std::size_t> take(std::uint32_t from, std::uint64_t tag, Bytes into) {

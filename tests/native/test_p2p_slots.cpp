@@ -178,6 +178,10 @@ void test_a_message_is_taken_before_those_of_other_tags_that_fill_the_row() {
     send(*ranks.mails[0], 1, 3, 0);  // long: it is read when all before it were
   });
   receive(*ranks.mails[1], 0, 2, 1);
+  // Most of those before it were put aside by now, the last of them are in slots.
+  CHECK((ranks.mails[1]->waiting_tags(0, 2) == std::vector<std::uint64_t>{0, 1}));
+  CHECK((ranks.mails[1]->waiting_tags(0, 1) == std::vector<std::uint64_t>{0}));
+  CHECK(ranks.mails[1]->waiting_tags(2, 9).empty());
   for (const int parity : {1, 0}) {
     for (int i = parity; i < kMessages; i += 2) {
       receive(*ranks.mails[1], 0, static_cast<std::uint64_t>(parity), i);

@@ -485,3 +485,25 @@ def test_a_file_system_without_a_limit_has_room(monkeypatch):
     with World(launcher.name, 0) as world:
         assert world.empty(1000).size == 1000
     launcher.close()
+
+
+def await_another_tag(world, later):
+    got = np.zeros(3)
+    if world.rank == 1:
+        for tag in (3, 12, 3):
+            world.send(got, 0, tag)
+        return error_of(world.barrier)
+
+    def act():
+        work = world.recv(got, 1, 7, async_op=later)
+        if work is not None:
+            work.wait()
+
+    return error_of(act)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_receive_that_times_out_names_the_tags_that_wait(later):
+    (kind, text, _, _), _ = spawn(await_another_tag, 2, later, timeout=1)
+    assert kind == "RunTimeoutError"
+    assert "24 bytes from rank 1, tag 7 (rank 1 sent tag 3, 12)" in text

@@ -25,6 +25,7 @@ from weft.runtime.communicator import Communicator
 from weft.runtime.faults import AbortTuple
 
 _MAX_TAG = (1 << 63) - 1
+_NAMED_TAGS = 8  # of messages that wait, in an error
 
 
 def open_p2p_slots(comm: Communicator) -> None:
@@ -139,7 +140,8 @@ class Message:
 
     def _receive(self, address: int, nbytes: int, *, waits: bool) -> bool:
         size, abort = p2p_take(self._comm.member, self._peer, self._tag, address, nbytes, waits)
-        self._raise(abort)
+        if abort is not None:
+            self._comm.raise_abort(abort, lambda _: f"{self!r}{_waiting(self._comm, self._peer)}")
         if size is not None and size != nbytes:
             _raise_other_size(self._comm, self._peer, size, repr(self))
         return size is not None
@@ -279,7 +281,8 @@ def receive_now(comm: Communicator, memory: Bindable, peer: int, tag: int) -> No
     address, nbytes = _checked(comm, memory, peer, tag, sends=False)
     size, abort = p2p_take(comm.member, peer, tag, address, nbytes, True)
     if abort is not None:
-        comm.raise_abort(abort, lambda _: _described(nbytes, peer, tag, sends=False))
+        where = _described(nbytes, peer, tag, sends=False)
+        comm.raise_abort(abort, lambda _: f"{where}{_waiting(comm, peer)}")
     if size != nbytes:
         assert size is not None
         _raise_other_size(comm, peer, size, _described(nbytes, peer, tag, sends=False))
@@ -301,6 +304,15 @@ def _checked(
 
 def _described(nbytes: int, peer: int, tag: int, *, sends: bool) -> str:
     return f"{nbytes} bytes {'to' if sends else 'from'} rank {peer}, tag {tag}"
+
+
+def _waiting(comm: Communicator, peer: int) -> str:
+    """Name the tags of messages that a peer has sent and nobody has received, "" without any."""
+    tags = comm.member.waiting_tags(peer, _NAMED_TAGS + 1)
+    if not tags:
+        return ""
+    more = ", .." if len(tags) > _NAMED_TAGS else ""
+    return f" (rank {peer} sent tag {', '.join(map(str, tags[:_NAMED_TAGS]))}{more})"
 
 
 def _raise_other_size(comm: Communicator, peer: int, size: int, message: str) -> NoReturn:
