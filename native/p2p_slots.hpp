@@ -124,7 +124,8 @@ class P2PSlots {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> posted;  // by sequence
     for (Slot& slot : row(resolver_.self, from)) {
       // Acquire: what was written before it was posted is seen.
-      if (state(slot).load(std::memory_order_acquire) == kPosted) posted.emplace_back(slot.sequence, slot.tag);
+      if (state(slot).load(std::memory_order_acquire) == kPosted)
+        posted.emplace_back(slot.sequence, slot.tag);
     }
     std::sort(posted.begin(), posted.end());
     for (const auto& [sequence, tag] : posted) note(tag);
