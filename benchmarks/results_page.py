@@ -66,6 +66,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         *(Column(f"{name}.ratio", f"{name}/weft", "{:.2f}".format) for name in peers),
         Column("predicted", "predicted", format_time),
         Column("measured", "measured", format_time),
+        Column("error", "error", "{:+.1%}".format),
         Column("must", "must", right=False),
         Column("reached", "reached", right=False),
         Column("mark", "", right=False),
@@ -76,15 +77,18 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     flat = {key: row.get(key) for key in ("median", "must", "reached", "commit")}
-    flat |= {key: row.get(key) for key in ("predicted", "measured") if _is_time(row.get(key))}
-    flat |= {f"case.{key}": value for key, value in row["case"].items()}
+    figures = ("predicted", "measured", "error") if "predicted" in row else ("measured",)
+    flat |= {key: row.get(key) for key in figures if isinstance(row.get(key), float)}
+    flat |= {f"case.{key}": _short(value) for key, value in row["case"].items()}
     for name, peer in row.get("peers", {}).items():
         flat[f"{name}.ratio"] = peer["ratio"]
     return flat | {"mark": _MARKS.get(row.get("met"), ""), "day": str(row.get("date", ""))[:10]}
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, float)
+def _short(value: Any) -> Any:
+    """Return a value of a case as a cell: of a list of lists, such as tables, their number."""
+    nested = isinstance(value, list) and any(isinstance(each, list) for each in value)
+    return len(value) if nested else value
 
 
 def _machines(rows: list[dict[str, Any]]) -> str:

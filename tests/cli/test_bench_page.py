@@ -26,6 +26,14 @@ def test_the_newest_line_of_a_case_stands_on_the_page(tmp_path):
     assert "9 s" not in page
 
 
+def test_a_prediction_stands_next_to_its_error_and_tables_are_counted(tmp_path):
+    case = {"tables": [[100, 2, 0.8], [200, 1, 0.0]], "top": [64, 1]}
+    text = line(0, case=case, predicted=0.4, measured=0.5, error=-0.2)
+    (tmp_path / "speed.jsonl").write_text(text)
+    page = results_page(BENCH, tmp_path)
+    assert "| 2 | [64, 1] | 500 ms | 400 ms | 500 ms | -20.0% | 2026-01-02 |" in page
+
+
 def test_benchmarks_without_results_are_left_out(tmp_path):
     assert "speed" not in results_page(BENCH, tmp_path)
 
