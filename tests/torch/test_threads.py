@@ -98,7 +98,7 @@ def test_calls_between_hosts_are_of_one_thread_at_a_time():
 
 @contextlib.contextmanager
 def no_thread_left():
-    """Let no thread of Python start: its stack would be larger than the address space."""
+    """Make every new thread of Python fail: its stack would exceed the address space."""
     before = threading.stack_size(1 << 47)
     try:
         yield

@@ -330,7 +330,7 @@ def _likeliest_process(left: Floats, places: Floats, axes: NDArray[np.int64]) ->
 
 
 def _robust_process(left: Floats, found: _Process) -> _Process:
-    """Let outliers count less: errors of measurement as a Cauchy distribution has them."""
+    """Return ``found`` with less weight on outliers, as if errors had a Cauchy distribution."""
     usual = found.noise**2 * max(float(left @ found.weights), _LEAST) / len(left)
     doubt = np.ones(len(left))
     for _ in range(_ROUNDS):

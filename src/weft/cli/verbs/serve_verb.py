@@ -355,7 +355,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
 
 
 def _note(rows: list[dict[str, Any]]) -> str:
-    """Say what gains are over, or the ranges of a single row, where servers have some."""
+    """Return a note: what gains are relative to, or the ranges of a single row, if it has them."""
     if len(rows) > 1:
         return "gain: over per-copy"
     ends = {
