@@ -1,5 +1,6 @@
 """What the README shows can be done as it stands there."""
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -11,9 +12,17 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 LINES = [line for language, block in BLOCKS if not language for line in block.splitlines()]
-# Commands with the line that stands below them; those that read traces have no files here.
+
+
+def _sentence(number: int) -> str:
+    """Return the line with this number, joined with the indented lines that continue it."""
+    rest = itertools.takewhile(lambda line: line.startswith("  "), LINES[number + 1 :])
+    return " ".join([LINES[number], *map(str.strip, rest)])
+
+
+# Commands with the sentence that stands below them; those that read traces have no files here.
 COMMANDS = [
-    (line.removeprefix("$ ").split("#")[0].strip(), LINES[number + 1])
+    (line.removeprefix("$ ").split("#")[0].strip(), _sentence(number + 1))
     for number, line in enumerate(LINES)
     if line.startswith("$ weft ") and "json" not in line
 ]
