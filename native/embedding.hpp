@@ -193,8 +193,8 @@ WEFT_INLINE void pool_samples(const Shard& shard, const Bags& bags, Range sample
         pool_block<Row, Index, L, kVectors, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
         return true;
       };
-      if (rows.template operator()<kMost>() || rows.template operator()<8>() || rows.template operator()<4>() ||
-          rows.template operator()<2>() || rows.template operator()<1>()) {
+      if (rows.template operator()<kMost>() || rows.template operator()<8>() ||
+          rows.template operator()<4>() || rows.template operator()<2>() || rows.template operator()<1>()) {
         continue;
       }
     }
