@@ -260,6 +260,7 @@ def test_times_of_a_device_are_as_accurate_after_hours(monkeypatch):
     for step in range(3 * 3600):
         device.now = float(step)
         stamp = ring.started("all_reduce", 64, Unregistered(), on_gpu=True)
+        assert stamp is not None
         device.now += 100e-6
         stamp.end = device.event()
         stamp.end.record()

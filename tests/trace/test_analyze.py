@@ -402,6 +402,7 @@ def test_collectives_of_a_cpu_rank_have_the_sizes_of_their_ranges(tmp_path):
 def test_the_critical_path_of_a_cpu_rank_is_its_work(tmp_path):
     events = [each for n in range(4) for each in (mark(n, 100 * n, 99), *host_step(100 * n))]
     path = analyze(written(tmp_path / "a.json", events)).ranks[0].path
+    assert path is not None
     parts = {part.what: part.seconds for part in path.parts}
     assert parts["compute"] == pytest.approx(30e-6)
     assert parts["moving bytes"] == pytest.approx(50e-6)

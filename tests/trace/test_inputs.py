@@ -381,7 +381,7 @@ def test_calls_of_a_batch_that_completed_are_not_unfinished(tmp_path):
 
 def test_a_scalar_has_one_element(tmp_path):
     path = tmp_path / "rank0.json"
-    sizes = {"input_sizes": [[]], "output_sizes": [[]]}
+    sizes: dict[str, list[list[int]]] = {"input_sizes": [[]], "output_sizes": [[]]}
     path.write_text(json.dumps(dump([{**entry(1, 1000, 0.001), **sizes}])))
     (found,) = collectives(read(path))
     assert found.nbytes == 4
