@@ -1,6 +1,7 @@
 """Ordinary training code is predicted, or refused with the user's line and the way out."""
 
 import sys
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.capture import torch_variants as variants
 from weft.errors import CaptureError
@@ -348,6 +350,42 @@ def test_an_rnn_without_gradients_is_the_same_kernels():
 def test_ddp_divides_while_it_copies_into_buckets():
     names = [op.name for op in captured(variants.ddp, 8).ops() if op.phase == "backward"]
     assert "aten.div_" not in names
+
+
+def of_two_layers(find_unused, *, uses_both):
+    """Return a preparation of DDP with two layers of 64 x 64, of which a step may use one."""
+
+    def made():
+        layers = torch.nn.ModuleList(torch.nn.Linear(64, 64, bias=False) for _ in range(2))
+        layers.forward = lambda x: layers[1](layers[0](x)) if uses_both else layers[0](x)
+        model = DistributedDataParallel(layers, find_unused_parameters=find_unused)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step():
+            model(torch.randn(8, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return made
+
+
+def test_ddp_asks_its_host_which_parameters_were_used():
+    """One map of the parameters is reduced; what the host reads of its own holds nothing up."""
+    usual, asking = (
+        capture(of_two_layers(find, uses_both=True), 2).steps[0].ops for find in (False, True)
+    )
+    more = Counter(op.name for op in asking) - Counter(op.name for op in usual)
+    assert more == {"aten.clone": 1, "aten.copy_": 1, "c10d.allreduce_": 1}  # clone: of its output
+    assert not any(op.blocking for op in asking)
+    assert [op.collective.nbytes for op in asking if op.collective] == [2 * 64 * 64 * 4, 2 * 4]
+
+
+def test_ddp_leaves_parameters_that_no_rank_used_as_they_are():
+    ops = capture(of_two_layers(True, uses_both=False), 2).steps[0].ops
+    assert not any(op.blocking for op in ops)
+    assert [op.cost.nbytes for op in ops if op.phase == "optimizer"] == [3 * 64 * 64 * 4]
 
 
 AUTOCAST: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Known values of fake tensors: one number for all elements of a storage.
+"""Known values of fake tensors: one number for all elements of a storage, but for single ones.
 
 A value that a step reads decides which branch it takes. Most are taken as 1, but no job trains
 on a branch for gradients that are not a number: results of ``isnan`` and ``isinf`` are False,
@@ -26,14 +26,20 @@ class KnownValues:
 
     def __init__(self) -> None:
         self._known: dict[int, Number] = {}
+        self._others: dict[int, dict[int, Number]] = {}  # single elements that differ, by byte
 
     def forget(self, storage: int) -> None:
         """Drop a storage that was freed."""
         self._known.pop(storage, None)
+        self._others.pop(storage, None)
 
     def get(self, tensor: torch.Tensor) -> Number | None:
         """Return the value of all elements of a tensor; None if it is not known."""
-        return self._known.get(storage_of(tensor))
+        storage = storage_of(tensor)
+        value, others = self._known.get(storage), self._others.get(storage)
+        if not others:
+            return value
+        return others.get(_first_byte(tensor), value) if tensor.numel() == 1 else None
 
     def _of(self, value: Any) -> Number | None:
         strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
@@ -50,17 +56,50 @@ class KnownValues:
         if rule is not None:
             given = [self._of(each) for each in args]
             value = rule(args, given)
+        if self._changed_in_part(name, args, value, changed):
+            return
         for tensor in changed:
-            self._known.pop(storage_of(tensor), None)
+            self.forget(storage_of(tensor))
         whole = [each for each in changed if _is_whole(each)]
         if value is not None and math.isfinite(value):
             for tensor in (*results[:1], *whole):  # results after the first are indices
                 if _is_whole(tensor):
                     self._known[storage_of(tensor)] = _as(value, tensor.dtype)
 
+    def _changed_in_part(
+        self, name: str, args: Sequence[Any], value: Number | None, changed: Sequence[Any]
+    ) -> bool:
+        """Follow an element that is set by itself, and copies of tensors with such elements.
+
+        So DDP marks in a tensor of zeros which parameters a step used.
+        """
+        if len(changed) != 1:
+            return False
+        storage, known = storage_of(changed[0]), self._known
+        if changed[0].numel() == 1 and not _is_whole(changed[0]):
+            if value is None or storage not in known:
+                return False
+            others = self._others.setdefault(storage, {})
+            others[_first_byte(changed[0])] = _as(value, changed[0].dtype)
+            return True
+        given = storage_of(args[1]) if name == "copy_" and self._of_parts(args[1]) else storage
+        if given == storage or not (_is_whole(args[1]) and _is_whole(changed[0])):
+            return False
+        known[storage], self._others[storage] = known[given], dict(self._others[given])
+        return args[1].dtype == changed[0].dtype
+
+    def _of_parts(self, value: Any) -> bool:
+        strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
+        return strided and storage_of(value) in self._others
+
     def learn(self, tensor: torch.Tensor, value: Number) -> None:
         """Record a known value."""
+        self.forget(storage_of(tensor))
         self._known[storage_of(tensor)] = value
+
+
+def _first_byte(tensor: torch.Tensor) -> int:
+    return int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

@@ -42,7 +42,7 @@ def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
     return [
         *_mesh_patches(recorder, as_gpu=as_gpu),
         mock.patch.object(funcol, "_maybe_wrap_tensor", _waits_when_used),
-        *_ddp_patches(),
+        *_ddp_patches(recorder),
         *_fsdp_patches(recorder, as_gpu=as_gpu),
         *_pipeline_patches(recorder),
         *_module_patches(recorder),
@@ -132,7 +132,7 @@ def _with_real_numbers(method: Callable[..., Any]) -> Callable[..., Any]:
 # --- DistributedDataParallel ---------------------------------------------------------------
 
 
-def _ddp_patches() -> list[Patch]:
+def _ddp_patches(recorder: Recorder) -> list[Patch]:
     ddp: Any = DistributedDataParallel
     init, forward = ddp.__init__, ddp.forward
 
@@ -167,6 +167,13 @@ def _ddp_patches() -> list[Patch]:
     def no_answer(*_args: Any, **_kwargs: Any) -> None:
         return None
 
+    def with_buckets(self: Any, *args: Any, **kwargs: Any) -> None:
+        recorder.makes_maps = True  # find_unused_parameters: the first one is the host's
+        try:
+            _with_buckets(self, *args, **kwargs)
+        finally:
+            recorder.makes_maps = False
+
     return [
         mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", no_answer),
         mock.patch("torch.nn.parallel.distributed._sync_module_states", no_answer),
@@ -174,7 +181,7 @@ def _ddp_patches() -> list[Patch]:
         mock.patch.object(nn.SyncBatchNorm, "forward", _synchronized_norm),
         mock.patch.object(ddp, "__init__", without_devices),
         mock.patch.object(ddp, "forward", hooked),
-        mock.patch.object(ddp, "_ddp_init_helper", _with_buckets),
+        mock.patch.object(ddp, "_ddp_init_helper", with_buckets),
         mock.patch.object(ddp, "_register_builtin_comm_hook", builtin),
     ]
 

@@ -78,6 +78,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.batch_from: int | None = None  # the first op of a batch that runs at once
         self._values = KnownValues()
         self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
+        self.on_host: set[int] = set()  # storages that stay on the host of a GPU
+        self.makes_maps = False  # while DDP makes its maps of used parameters
         self._execution = FakeExecution(self._values)
 
     @classmethod
@@ -118,6 +120,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory.hold(results, self.phase_now)
         changed = tensors_in(changed_by(func, args, kwargs))
         self._values.follow(op_name(func), args, results, changed)
+        if self.makes_maps and op_name(func) == "zeros":
+            self.on_host |= {storage_of(each) for each in results if each.dtype == torch.int32}
         if op_name(func).startswith("_amp_foreach_non_finite"):
             # The scaler reads it to decide whether the optimizer steps: assume that it does.
             self._values.learn(changed[-1], 0.0)  # no overflow of gradients
@@ -142,6 +146,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._dependencies.forget(storage)
         self._values.forget(storage)
         self.counters.discard(storage)
+        self.on_host.discard(storage)
 
     def start_over(self) -> None:
         """Drop the ops so far and their writes: a step begins when everything before it is done."""
@@ -225,7 +230,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_bookkeeping(
         self, func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
     ) -> bool:
-        """Recognise counters of optimizers, which live on the host, and constants."""
+        """Recognise counters of optimizers, which live on the host, constants, and DDP's maps."""
+        if inputs and all(storage_of(each) in self.on_host for each in inputs):
+            return True
         if op_name(func) == "_local_scalar_dense" and is_read_by_loader():
             return True
         if self.phase != "optimizer":
