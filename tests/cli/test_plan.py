@@ -147,3 +147,14 @@ def test_a_plan_on_a_replay_that_is_off_is_refused(tmp_path, capsys):
     even = written(tmp_path / "even.json", exposed_steps())
     assert main(["plan", str(even), "--anyway"]) == 0
     assert "planned for the typical step" not in capsys.readouterr().out
+
+
+def test_a_layout_search_names_the_next_command_with_the_machine_as_given(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('extends = "h100-8"\nname = "mine-8"\n', encoding="utf-8")
+    asked = ["gpt2", "--on", "mine.toml", "--ranks", "2", "--set", "layers=2", "--set", "batch=8"]
+    assert main(["plan", *asked, "--search", "layout"]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("next: ")]
+    assert "--on mine.toml --ranks 2 " in line

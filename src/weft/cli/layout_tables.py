@@ -30,9 +30,10 @@ def search_layouts(
     path: Path | None,
     gpu_hour: float = 0.0,
     *,
+    place: str,
     json: bool,
 ) -> None:
-    """Search the layouts of one workload and print the best."""
+    """Search the layouts of one workload and print the best; ``place`` names the machine."""
     from weft.models.find import find_job
     from weft.planner.layout_search import LayoutSearch
 
@@ -59,6 +60,7 @@ def search_layouts(
     else:
         words = [workloads[0], *(f"--set {k}={v}" for k, v in given.items() if k != "stack")]
         words += [f"--stack {given['stack']}"] if "stack" in given else []
+        words.append(place)
         print_layouts(job.name, machine, search, found, rows, " ".join(words))
     print_written(note, quiet=json)
 
@@ -116,7 +118,7 @@ def print_layouts(
         for key, value in best["settings"].items()
         if key != "dp" and f"--set {key}=" not in asked
     )
-    print_wrapped(f"next: weft plan {asked} --on {machine.name} {given}")
+    print_wrapped(f"next: weft plan {asked} {given}")
 
 
 _NAMES = {
