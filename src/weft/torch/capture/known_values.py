@@ -77,7 +77,7 @@ class KnownValues:
             return False
         storage, known = storage_of(changed[0]), self._known
         if changed[0].numel() == 1 and not _is_whole(changed[0]):
-            if value is None or storage not in known:
+            if value is None or not math.isfinite(value) or storage not in known:
                 return False
             others = self._others.setdefault(storage, {})
             others[_first_byte(changed[0])] = _as(value, changed[0].dtype)
@@ -86,7 +86,7 @@ class KnownValues:
         if given == storage or not (_is_whole(args[1]) and _is_whole(changed[0])):
             return False
         known[storage], self._others[storage] = known[given], dict(self._others[given])
-        return args[1].dtype == changed[0].dtype
+        return bool(args[1].dtype == changed[0].dtype)
 
     def _of_parts(self, value: Any) -> bool:
         strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
