@@ -13,6 +13,9 @@ from weft.models.named import generate, job_of, tables_of, workload_names
 from weft.models.pipeline import dual_passes, overlapped_passes, passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
 from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import WORKSPACE, layer_activations, stage_memories
+from weft.models.zoo import MODELS
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.step import NO_HOST, Memory, StepEngine, StepGraph, check
@@ -61,6 +64,55 @@ def test_decoding_looks_at_the_whole_past():
     assert graph.memory is not None
     assert seen[3:5] == (1, 8192)
     assert graph.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
+
+
+@pytest.mark.parametrize(
+    ("settings", "item"),
+    [
+        ({}, 2),
+        ({"kv_dtype": "fp8"}, 1),
+        ({"dtype": "fp8"}, 2),
+        ({"dtype": "fp8", "kv_dtype": "fp8"}, 1),
+        ({"dtype": "fp32"}, 4),
+        ({"kv_dtype": "nvfp4"}, 1),
+    ],
+)
+def test_a_cache_takes_the_bytes_that_attention_reads(settings, item):
+    graph = generate("llama-8b", 1, {"batch": "4", "mode": "decode", **settings})
+    (shape,) = {op.cost.shape for op in graph.ops() if op.cost and op.name == "attention"}
+    assert (*shape, 0, 2)[8] == item
+    assert (graph.memory or Memory()).other == 4 * 8192 * 2 * 1024 * 32 * item
+
+
+def test_a_server_stores_products_as_it_multiplies_them_and_shares_them_where_asked():
+    model, settings = MODELS["llama-8b"], {"batch": "8", "mode": "decode"}
+    layers = 32 * model.layer_weights(model.kinds[0]).total
+    ends = 2 * 128256 * 4096
+    wide, narrow, shared = (
+        (generate("llama-8b", 8, {**settings, **more}).memory or Memory()).weights
+        for more in ({}, {"math": "fp8"}, {"fsdp": "true"})
+    )
+    assert (wide, narrow) == (2 * (layers + ends), layers + 2 * ends)
+    assert shared == wide // 8
+
+
+def test_modules_that_predict_further_tokens_keep_activations():
+    model = replace(MODELS["llama-8b"], layers=4, pp=2, batch=2, seq=512)
+    plain, more = (
+        stage_memories(each, Layout(each, 2)) for each in (model, replace(model, mtp=1))
+    )
+    layer = layer_activations(model, model.kinds[0], 512, 1, 2)
+    assert more[0] == plain[0]
+    assert more[1].activations - plain[1].activations >= layer
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_gathered_embedding_may_be_larger_than_a_layer(reshard):
+    model = replace(MODELS["gemma-2-2b"], fsdp=True, batch=8, reshard=reshard)
+    (memory,) = stage_memories(model, Layout(model, 8))
+    end, layer = 256000 * 2304, model.layer_weights(model.kinds[0]).total
+    gathered = end + (1 if reshard else 26) * layer
+    assert memory.buffers == pytest.approx(2 * (gathered + layer) + WORKSPACE, rel=1e-6)
 
 
 def test_experts_exchange_tokens_twice_a_layer_and_way():

@@ -280,6 +280,42 @@ def test_adapters_train_next_to_frozen_weights():
     assert flops(adapted) < 0.75 * flops(full)
 
 
+LATENT = {"kv_rank": 32, "rope_dim": 16, "kv_heads": 0}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"lora_mlp": True}, {"q_rank": 64, **LATENT}, {"lora_mlp": True, **EXPERTS}],
+    ids=["mlp", "latent", "experts"],
+)
+def test_adapters_have_the_weights_whose_gradients_are_computed(given):
+    graph = made(4, batch=4, lora=16, **given)
+    sides = [
+        op.cost.shape[:2]
+        for op in graph.ops()
+        if op.cost and "adapter" in op.name and op.name.endswith("weight gradient")
+    ]
+    weights = sum(high * wide for high, wide in sides)
+    assert graph.memory.optimizer == 12 * weights
+    assert moved(graph, "dp") == {"all_reduce": 2 * weights}
+
+
+def test_frozen_ends_of_a_pipeline_exchange_no_gradients():
+    assert moved(made(4, pp=4, batch=4, tied=True), "embedding")
+    assert not moved(made(4, pp=4, batch=4, tied=True, lora=16), "embedding")
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_queries_that_are_not_compressed_are_products_of_the_hidden_state(sp):
+    given = {**LATENT, "layers": 1, "batch": 1, "tp": 2, "sp": sp}
+    plain, compressed = (moved(made(2, q_rank=rank, **given), "tp") for rank in (0, 64))
+    hidden, narrow = 256 * 512 * 2, 256 * 64 * 2  # tokens, width, bytes
+    sums = "reduce_scatter" if sp else "all_reduce"
+    assert plain[sums] - compressed[sums] == hidden - narrow
+    if sp:  # gathered for the product, and again for the gradient of its weights
+        assert plain["all_gather"] - compressed["all_gather"] == 2 * hidden - narrow
+
+
 def test_adapters_are_not_quantized_where_other_products_are():
     graph = made(4, batch=4, lora=16, math="fp8")
     products = [op for op in graph.ops() if op.cost is not None and op.cost.family == "gemm"]
@@ -357,6 +393,13 @@ def test_uneven_stages_hold_what_they_are_told():
     assert held == [2, 3, 3, 2]
 
 
+def test_a_head_without_layers_reduces_its_gradients():
+    graph = made(8, pp=4, layers=2, batch=8, count_ends=True)
+    for step in (graph.steps[0], graph.steps[-1]):
+        sums = [op.collective for op in step.ops if op.name == "all_reduce"]
+        assert sum(what.nbytes for what in sums if what.group == "dp") == 2 * 1000 * 512
+
+
 def test_expert_groups_may_span_tensor_parallel_ranks():
     graph = made(8, tp=2, sp=True, ep=8, etp=1, **EXPERTS, batch=4)
     assert graph.members("ep", 3) == tuple(range(8))
@@ -384,9 +427,8 @@ def test_a_window_is_what_the_kernel_sees():
     assert shape[:7] == (4, 8, 8, 64, 64, 64, 1)
 
 
-@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
-def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
-    graph = made(2, cp=2, cp_kind=cp_kind, window=64, layers=1)
+def pairs_seen(graph):
+    """Pairs of a query and a key that attention kernels of one rank compute."""
     found = 0.0
     for op in graph.ops():
         if op.cost and op.cost.family == "attention":
@@ -394,10 +436,23 @@ def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
             sides = {"queries": queries, "keys": keys, "causal": causal, "window": (*more, 0)[0]}
             seen, _ = visible_keys({k: np.array([float(v)]) for k, v in sides.items()})
             found += batch * heads * queries * float(seen[0])
+    return found
+
+
+@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
+def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
+    found = pairs_seen(made(2, cp=2, cp_kind=cp_kind, window=64, layers=1))
     each = [min(place + 1, 64) for place in range(256)]  # keys that each query sees
     # a part is as long as any but the first, which has nothing before it
     assert found == pytest.approx(2 * 8 * sum(each) / 2, rel=0.15 if cp_kind != "ulysses" else 1e-9)
     assert found >= 2 * 8 * sum(each) / 2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
+def test_a_window_that_is_longer_than_a_part_is_not_the_whole_sequence(cp_kind):
+    found = pairs_seen(made(4, cp=4, cp_kind=cp_kind, window=96, layers=1, batch=1))
+    each = [min(place + 1, 96) for place in range(256)]  # keys that each query sees
+    assert found == pytest.approx(8 * sum(each) / 4, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -419,6 +474,7 @@ def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
         (8, {"etp": 3, "experts": 8}, "etp must be 1 or tp 1"),
         (4, {"pp": 4, "stage_layers": "1-1-1"}, r"3 counts with 3 layers \(expected 4 with 4\)"),
         (4, {"pp": 4, "schedule": "zb", "interleave": 2, "layers": 8}, "has one chunk a stage"),
+        (4, {"pp": 2, "ep": 2, "ep_overlap": True, "schedule": "zb", **EXPERTS}, "as 1f1b does"),
         (8, {"batch": 4}, "8 data-parallel ranks are more than the 4 samples"),
         (8, {"cp": 2, "mode": "prefill"}, "only training"),
         (8, {"layers": 10**9}, "at most 100,000 can be laid out"),
