@@ -53,9 +53,14 @@ def test_products_are_shared_out_whatever_the_parallelism(tp, pp, dp, fsdp):
 
 
 def test_training_takes_three_times_the_products_of_a_forward_pass():
+    given = {"batch": "1", "mode": "prefill"}
     train = flops(generate("llama-8b", 1, {"batch": "1"}))
-    serving = flops(generate("llama-8b", 1, {"batch": "1", "mode": "prefill"}))
+    serving = flops(generate("llama-8b", 1, given | {"scored": "8192"}))
     assert train == pytest.approx(3 * serving)
+    head = 2.0 * 128256 * 4096  # of a token: what follows the last one is all that is asked
+    assert serving - flops(generate("llama-8b", 1, given)) == pytest.approx(8191 * head)
+    jobs = [job_of("llama-8b", 1, given | {"scored": scored}) for scored in ("0", "8192")]
+    assert jobs[1].flops - jobs[0].flops == pytest.approx(8191 * head)
 
 
 def test_decoding_looks_at_the_whole_past():
@@ -432,6 +437,14 @@ def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_produc
         moved[dtype] = {op.name: op.collective.nbytes for op in graph.ops() if op.collective}
     assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
     assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_model_flops_of_a_server_are_those_of_its_step(mode):
+    settings = {"layers": "4", "batch": "2", "seq": "256", "mode": mode}
+    jobs = [job_of("deepseek-v3", 1, settings | {"mtp": mtp}) for mtp in ("0", "1")]
+    assert flops(jobs[0].graph()) == flops(jobs[1].graph())
+    assert jobs[0].flops == jobs[1].flops > 0
 
 
 @pytest.mark.parametrize("window", [0, 32, 128, 200, 256])

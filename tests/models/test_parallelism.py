@@ -235,6 +235,22 @@ def test_inputs_of_fp8_products_are_gathered_in_fp8(tp_overlap):
     assert narrow["reduce_scatter"] == wide["reduce_scatter"]
 
 
+@pytest.mark.parametrize("tp_overlap", [False, True])
+def test_gathers_have_the_dtype_of_their_bytes(tp_overlap):
+    given = {"tp": 4, "sp": True, "batch": 1, "layers": 1, "tp_overlap": tp_overlap}
+    bytes_of: dict[str, Counter[str]] = {}
+    for math in ("bf16", "fp8", "nvfp4"):
+        found = bytes_of[math] = Counter()
+        for op in made(4, **given, math=math).ops():
+            if op.name == "all_gather":
+                found[op.collective.dtype] += op.collective.nbytes
+    head = 256 * 512 * 2  # which is not multiplied in fp8
+    assert bytes_of["fp8"] == {"fp8": (bytes_of["bf16"]["bf16"] - head) // 2, "bf16": head}
+    assert bytes_of["nvfp4"]["fp8"] == 9 * bytes_of["fp8"]["fp8"] // 16  # with its scales
+    weights = [op for op in made(4, zero=3, dtype="fp8").ops() if op.name == "all_gather"]
+    assert {op.collective.dtype for op in weights} == {"fp8"}
+
+
 def test_overlapped_sums_shorten_a_step():
     machine = platform("h100-8", num_ranks=8)
     given = {"tp": "8", "sp": "true", "batch": "2", "layers": "2"}
@@ -465,6 +481,7 @@ def test_a_window_that_is_longer_than_a_part_is_not_the_whole_sequence(cp_kind):
         (8, {"experts": 6, "ep": 4}, "ep 4 must divide the 6 experts"),
         (8, {"experts": 2, "topk": 4}, r"1 to 2, the experts \(got 4\)"),
         (8, {"experts": 2, "topk": 0}, "topk: must be at least 1"),
+        (8, {"grad_dtype": "nvfp4"}, "no collective moves nvfp4"),
         (8, {"cp": 8, "cp_kind": "ulysses", "heads": 4, "kv_heads": 4}, "4 heads a rank"),
         (8, {"cp_kind": "star"}, "unknown cp_kind 'star'"),
         (8, {"schedule": "zig"}, "unknown schedule 'zig'"),

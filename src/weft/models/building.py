@@ -123,13 +123,15 @@ class Ops:
         peer: int | None = None,
         splits: tuple[int, ...] = (),
         stream: str = "",
+        dtype: str = "",
         independent: bool = False,
     ) -> int:
         """Add a collective on the stream of its group, behind ops ``after`` of other streams.
 
-        One that is ``independent`` does not wait for what the next kernel waits for.
+        One that is ``independent`` does not wait for what the next kernel waits for. ``dtype`` is
+        what it moves where that is not of the dtype of activations.
         """
-        what = Collective(kind, nbytes, output_dtype(self.dtype), group, peer, splits)
+        what = Collective(kind, nbytes, dtype or output_dtype(self.dtype), group, peer, splits)
         place = stream or f"comm {group}"
         needs = _needs(after, () if independent else self.awaited)
         return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))

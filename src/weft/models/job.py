@@ -90,10 +90,13 @@ class Job:
         model = self.model
         if isinstance(model, Dlrm):
             return 0.0
+        if model.mode != "train" and model.mtp:  # no server runs the modules of further tokens
+            return replace(self, model=replace(model, mtp=0)).flops
         head = model.vocab * model.hidden
         ends = head * (1 if model.tied else 2)
         body = 2.0 * (model.active_parameters - ends)
-        scored = min(model.scored or model.seq, model.seq) if model.mode != "decode" else 1
+        usual = model.seq if model.mode == "train" else 1
+        scored = min(model.scored or usual, model.seq) if model.mode != "decode" else 1
         tokens = self.tokens
         total = tokens * (body + self._attention_flops)
         total += 2.0 * model.batch * scored * head * (1 + model.mtp)

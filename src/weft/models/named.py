@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
-from weft.hardware.dtypes import ALIASES, known_dtype
+from weft.hardware.dtypes import ALIASES, item_bytes, known_dtype
 from weft.hardware.files import read_toml
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
@@ -117,6 +117,7 @@ def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
 
 
 _DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
+_SENT = ("grad_dtype", "exchange_dtype")
 
 
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
@@ -139,6 +140,11 @@ def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
             raise UsageError(f"unknown dtype {dtype!r}", nearest(dtype, ITEM_BYTES))
     for key in _DTYPES & given.keys():
         given[key] = given[key] and known_dtype(given[key])
+        if given[key] and key in _SENT and item_bytes(given[key]) < 1:
+            raise UsageError(
+                f"{key}: no collective moves {given[key]}, elements of less than a byte",
+                f"Use --set {key}=bf16.",
+            )
     return replace(model, **given)
 
 

@@ -70,7 +70,7 @@ class Transformer:
     fused_experts: bool = True  # biases and clamps of experts in kernels that run anyway
     fused_rotary: bool = True  # positions turn queries and keys in one kernel
     frozen: bool = False  # weights get no gradients
-    scored: int = 0  # tokens of a sequence that are predicted, if not all
+    scored: int = 0  # tokens of a sequence that are predicted, 0 for all, of a prefill the last
     interleave: int = 1  # chunks of layers that a stage of the pipeline holds
     rotary: bool = False  # positions turn queries and keys
     dropout: bool = False  # in kernels of its own

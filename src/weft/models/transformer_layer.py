@@ -11,6 +11,7 @@ and inputs gathered.
 """
 
 from collections.abc import Callable
+from math import ceil
 
 from weft.hardware.dtypes import item_bytes
 from weft.models.building import After, Ops
@@ -173,15 +174,22 @@ class Layer:
 
         Inputs of a ``product`` in fp8 are gathered as it takes them, as Transformer Engine does.
         """
-        made = self.made
-        size = self.tokens * width * (self._input_item if product else made.item)
-        return made.collective("all_gather", size, "tp", after=made.last_kernel)
+        made, elements = self.made, self.tokens * width
+        size = self._input_bytes(elements) if product else elements * made.item
+        dtype = self._input_dtype if product else ""
+        return made.collective("all_gather", size, "tp", after=made.last_kernel, dtype=dtype)
+
+    def _input_bytes(self, elements: int) -> int:
+        """Return the bytes of elements of the input of a product."""
+        math = self.model.math
+        if not math or self.model.mode != "train":
+            return elements * self.made.item
+        return ceil(elements * item_bytes(math))
 
     @property
-    def _input_item(self) -> int:
-        """Bytes of one element of the input of a product."""
-        math = self.model.math
-        return int(item_bytes(math)) if math and self.model.mode == "train" else self.made.item
+    def _input_dtype(self) -> str:
+        """What the input of a product is gathered in, empty for the dtype of activations."""
+        return "fp8" if self._input_bytes(1) < self.made.item else ""  # or fp4: no codec has either
 
     def reduce(self, width: int, needed: int, rows: int = 0) -> int:
         """Sum over the ranks that share a product; a single rank has nothing to sum."""
@@ -206,14 +214,15 @@ class Layer:
     def _gathered_product(self, name: str, n: int, k: int) -> None:
         """Write a product in pieces: of what is here at once, of the rest as it is gathered."""
         made, tokens = self.made, self.tokens
-        needed, size = made.last_kernel, tokens * k * self._input_item
+        needed, size = made.last_kernel, self._input_bytes(tokens * k)
         came = -1
         for rows, nbytes in zip(
             (self.rows, *split(tokens - self.rows, PIECES)), (*split(size, PIECES), 0), strict=True
         ):
             arrived = came
             if nbytes:
-                came = made.collective("all_gather", nbytes, "tp", after=needed)
+                dtype = self._input_dtype
+                came = made.collective("all_gather", nbytes, "tp", after=needed, dtype=dtype)
             if rows:
                 made.gemm(name, rows, n, k, after=arrived)
 

@@ -74,7 +74,8 @@ class Stage:
         self.made = Ops(model.dtype, math=model.math)
         queries = 1 if model.mode == "decode" else model.seq // model.cp
         self.tokens = layout.micro * queries
-        self.scored = layout.micro * min(queries, -(-model.scored // model.cp) or queries)
+        usual = queries if model.mode == "train" else 1  # a server asks what follows the last token
+        self.scored = layout.micro * min(queries, -(-model.scored // model.cp) or usual)
         if pieces:  # of each sequence only the last token is asked for what follows it
             self.tokens = sum(piece.count * piece.queries for piece in pieces)
             self.scored = sum(piece.count for piece in pieces)
@@ -252,10 +253,12 @@ class Stage:
         among = _SHARDS[group] if _SHARDS[group] in self.layout.groups else group
         return among, self.layout.groups[among].size
 
-    def _shared(self, group: str, nbytes: int, kind: str, *, after: int = -1) -> int:
+    def _shared(
+        self, group: str, nbytes: int, kind: str, *, after: int = -1, dtype: str = ""
+    ) -> int:
         """Add a collective of the ranks that have the same weights; all take turns on a stream."""
         return self.made.collective(
-            kind, nbytes, group, after=after, stream=_GRADIENTS, independent=True
+            kind, nbytes, group, after=after, stream=_GRADIENTS, independent=True, dtype=dtype
         )
 
     def _gather(self, shares: Shares, *, after: int = -1) -> int:
@@ -265,7 +268,8 @@ class Stage:
             among, size = self._sharded(group)
             if size > 1:
                 nbytes = weights * self.made.weight_item
-                gathered = self._shared(among, nbytes, "all_gather", after=after)
+                kind, dtype = "all_gather", "fp8" if self.made.dtype == "fp8" else ""
+                gathered = self._shared(among, nbytes, kind, after=after, dtype=dtype)
         return gathered
 
     def _gathers(self, *, forward: bool) -> bool:
