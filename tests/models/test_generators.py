@@ -103,9 +103,7 @@ def test_a_server_stores_products_as_it_multiplies_them_and_shares_them_where_as
 
 def test_modules_that_predict_further_tokens_keep_activations():
     model = replace(MODELS["llama-8b"], layers=4, pp=2, batch=2, seq=512)
-    plain, more = (
-        stage_memories(each, Layout(each, 2)) for each in (model, replace(model, mtp=1))
-    )
+    plain, more = (stage_memories(each, Layout(each, 2)) for each in (model, replace(model, mtp=1)))
     layer = layer_activations(model, model.kinds[0], 512, 1, 2)
     assert more[0] == plain[0]
     assert more[1].activations - plain[1].activations >= layer

@@ -232,7 +232,8 @@ def test_what_a_torchtitan_job_asks_for_and_nothing_stands_for_is_named(tmp_path
 
 
 def test_a_torchtitan_model_that_is_not_compiled_runs_eagerly(tmp_path):
-    for parts, stack in (("", "torchtitan"), ('"loss"', "eager"), ('"model", "loss"', "torchtitan")):
+    stacks = {"": "torchtitan", '"loss"': "eager", '"model", "loss"': "torchtitan"}
+    for parts, stack in stacks.items():
         given = f"components = [{parts}]\n" if parts else ""
         text = f"{TITAN}[compile]\nenable = true\n{given}"
         assert imported(written(tmp_path / "train.toml", text), 64).stack == stack
@@ -374,9 +375,7 @@ def test_the_ends_of_a_megatron_pipeline_may_count_as_layers(tmp_path, added, la
         ("--fp16 --accumulate-allreduce-grads-in-fp32", "fp32"),
     ],
 )
-def test_megatron_reduces_gradients_in_the_precision_it_is_asked_for(
-    tmp_path, precision, expected
-):
+def test_megatron_reduces_gradients_in_the_precision_it_is_asked_for(tmp_path, precision, expected):
     text = MEGATRON.replace("--bf16", precision)
     assert imported(written(tmp_path / "train.sh", text), 16).model.grad_dtype == expected
 

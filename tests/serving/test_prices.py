@@ -182,5 +182,7 @@ def test_a_model_in_fp8_is_served_like_its_products_in_fp8():
 
 def test_every_piece_of_a_pass_has_attention_whatever_training_would_run():
     pieces = Piece(8, 1, 1024), Piece(4, 2048, 2048)
-    flash, eager = (Forward(replace(LLAMA, flash=f), MACHINE).seconds(pieces) for f in (True, False))
+    flash, eager = (
+        Forward(replace(LLAMA, flash=f), MACHINE).seconds(pieces) for f in (True, False)
+    )
     assert eager == flash

@@ -123,18 +123,23 @@ class Ops:
         peer: int | None = None,
         splits: tuple[int, ...] = (),
         stream: str = "",
-        dtype: str = "",
         independent: bool = False,
     ) -> int:
         """Add a collective on the stream of its group, behind ops ``after`` of other streams.
 
-        One that is ``independent`` does not wait for what the next kernel waits for. ``dtype`` is
-        what it moves where that is not of the dtype of activations.
+        One that is ``independent`` does not wait for what the next kernel waits for.
         """
-        what = Collective(kind, nbytes, dtype or output_dtype(self.dtype), group, peer, splits)
+        what = Collective(kind, nbytes, output_dtype(self.dtype), group, peer, splits)
         place = stream or f"comm {group}"
         needs = _needs(after, () if independent else self.awaited)
         return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))
+
+    def in_fp8(self, number: int) -> int:
+        """Say of a collective that it moves fp8, not the dtype of activations; return it."""
+        op = self.ops[number]
+        assert op.collective is not None
+        self.ops[number] = replace(op, collective=replace(op.collective, dtype="fp8"))
+        return number
 
     def exchange(self, nbytes: int, group: str, copies: int, *, after: int) -> int:
         """Add an all_to_all whose tokens go to ``copies`` places each; 0: all bytes are others."""

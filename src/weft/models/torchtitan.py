@@ -215,9 +215,11 @@ def _left_out(job: Keys, training: Keys, layout: Keys) -> list[str]:
     if training.truth("enable_cpu_offload"):
         found.append(f"{job.where}: training.enable_cpu_offload is not modelled")
     newer = [job.table("quantize").table(each).table("float8") for each in ("dense", "linear")]
-    for table in (job.table("float8"), *newer):
-        if table.truth("enable_fsdp_float8_all_gather"):
-            found.append(f"{table.where}: enable_fsdp_float8_all_gather is not modelled")
+    found += [
+        f"{table.where}: enable_fsdp_float8_all_gather is not modelled"
+        for table in (job.table("float8"), *newer)
+        if table.truth("enable_fsdp_float8_all_gather")
+    ]
     unread = [f"training.{key}" for key in training.unread(_HARMLESS)]
     unread += [f"parallelism.{key}" for key in layout.unread(_HARMLESS)]
     older = job.table("experimental").unread(("custom_import", "custom_args_module"))

@@ -176,8 +176,8 @@ class Layer:
         """
         made, elements = self.made, self.tokens * width
         size = self._input_bytes(elements) if product else elements * made.item
-        dtype = self._input_dtype if product else ""
-        return made.collective("all_gather", size, "tp", after=made.last_kernel, dtype=dtype)
+        done = made.collective("all_gather", size, "tp", after=made.last_kernel)
+        return made.in_fp8(done) if product and self._has_narrow_inputs else done
 
     def _input_bytes(self, elements: int) -> int:
         """Return the bytes of elements of the input of a product."""
@@ -187,9 +187,9 @@ class Layer:
         return ceil(elements * item_bytes(math))
 
     @property
-    def _input_dtype(self) -> str:
-        """What the input of a product is gathered in, empty for the dtype of activations."""
-        return "fp8" if self._input_bytes(1) < self.made.item else ""  # or fp4: no codec has either
+    def _has_narrow_inputs(self) -> bool:
+        """Whether inputs of products are in fp8, or in fp4, which counts as it."""
+        return self._input_bytes(1) < self.made.item
 
     def reduce(self, width: int, needed: int, rows: int = 0) -> int:
         """Sum over the ranks that share a product; a single rank has nothing to sum."""
@@ -221,8 +221,8 @@ class Layer:
         ):
             arrived = came
             if nbytes:
-                dtype = self._input_dtype
-                came = made.collective("all_gather", nbytes, "tp", after=needed, dtype=dtype)
+                came = made.collective("all_gather", nbytes, "tp", after=needed)
+                came = made.in_fp8(came) if self._has_narrow_inputs else came
             if rows:
                 made.gemm(name, rows, n, k, after=arrived)
 

@@ -289,7 +289,7 @@ def split_with_ends(layers: int, parts: int, first: int, last: int) -> list[int]
     counts[-1] -= last
     if min(counts) < 0:
         raise UsageError(
-            f"{layers} layers, and {first} and {last} at the ends, do not divide into {parts} parts",
+            f"{layers} layers with {first} and {last} for the ends do not make {parts} parts",
             "Use fewer stages, or less that counts as layers at the ends.",
         )
     return counts

@@ -253,12 +253,10 @@ class Stage:
         among = _SHARDS[group] if _SHARDS[group] in self.layout.groups else group
         return among, self.layout.groups[among].size
 
-    def _shared(
-        self, group: str, nbytes: int, kind: str, *, after: int = -1, dtype: str = ""
-    ) -> int:
+    def _shared(self, group: str, nbytes: int, kind: str, *, after: int = -1) -> int:
         """Add a collective of the ranks that have the same weights; all take turns on a stream."""
         return self.made.collective(
-            kind, nbytes, group, after=after, stream=_GRADIENTS, independent=True, dtype=dtype
+            kind, nbytes, group, after=after, stream=_GRADIENTS, independent=True
         )
 
     def _gather(self, shares: Shares, *, after: int = -1) -> int:
@@ -268,8 +266,9 @@ class Stage:
             among, size = self._sharded(group)
             if size > 1:
                 nbytes = weights * self.made.weight_item
-                kind, dtype = "all_gather", "fp8" if self.made.dtype == "fp8" else ""
-                gathered = self._shared(among, nbytes, kind, after=after, dtype=dtype)
+                gathered = self._shared(among, nbytes, "all_gather", after=after)
+                if self.made.dtype == "fp8":
+                    self.made.in_fp8(gathered)
         return gathered
 
     def _gathers(self, *, forward: bool) -> bool:
