@@ -176,8 +176,7 @@ class Layer:
         """
         made, elements = self.made, self.tokens * width
         size = self._input_bytes(elements) if product else elements * made.item
-        done = made.collective("all_gather", size, "tp", after=made.last_kernel)
-        return made.in_fp8(done) if product and self._has_narrow_inputs else done
+        return made.collective("all_gather", size, "tp", after=made.last_kernel)
 
     def _input_bytes(self, elements: int) -> int:
         """Return the bytes of elements of the input of a product."""
@@ -185,11 +184,6 @@ class Layer:
         if not math or self.model.mode != "train":
             return elements * self.made.item
         return ceil(elements * item_bytes(math))
-
-    @property
-    def _has_narrow_inputs(self) -> bool:
-        """Whether inputs of products are in fp8, or in fp4, which counts as it."""
-        return self._input_bytes(1) < self.made.item
 
     def reduce(self, width: int, needed: int, rows: int = 0) -> int:
         """Sum over the ranks that share a product; a single rank has nothing to sum."""
@@ -222,7 +216,6 @@ class Layer:
             arrived = came
             if nbytes:
                 came = made.collective("all_gather", nbytes, "tp", after=needed)
-                came = made.in_fp8(came) if self._has_narrow_inputs else came
             if rows:
                 made.gemm(name, rows, n, k, after=arrived)
 

@@ -400,8 +400,6 @@ class Stage:
                 self._reduce(self._end_gradients())
             for _ in range(model.mtp):
                 self._next_token_module_backward()
-            if not self.layers and not self.first:  # nothing else of this chunk ends a bucket
-                self._reduce({}, last=True)
         recomputed = model.recompute_layers or len(self.layers)
         for index, (layer, gathered) in enumerate(self._layers_with_weights(forward=False)):
             kind = model.kinds[layer]
