@@ -117,8 +117,10 @@ def test_the_numbers_of_layers_of_a_job_are_of_its_own_stages():
     asked = made.job.model
     assert isinstance(asked, Transformer)
     changes = {key: str(value).lower() for key, value in best[1].changes_of(asked).items()}
-    again = Layout(job_of("llama-8b", 8, SMALL | uneven | changes).model, 8)
-    assert again.chunks == Layout(best[1].job.model, 8).chunks
+    again = job_of("llama-8b", 8, SMALL | uneven | changes).model
+    assert isinstance(again, Transformer)
+    assert isinstance(best[1].job.model, Transformer)
+    assert Layout(again, 8).chunks == Layout(best[1].job.model, 8).chunks
     kept = search(uneven, ("stage_layers",)).best(1, 1)[0].job.model
     assert kept.stage_layers == (1, 3, 3, 1)
 

@@ -174,9 +174,9 @@ def test_keys_and_values_are_cached_as_they_are_computed(dtype, kv_dtype, item):
 
 
 def test_a_model_in_fp8_is_served_like_its_products_in_fp8():
-    by_products, whole = (
-        find_server("trtllm").served(replace(LLAMA, **{key: "fp8"})) for key in ("math", "dtype")
-    )
+    server = find_server("trtllm")
+    by_products = server.served(replace(LLAMA, math="fp8"))
+    whole = server.served(replace(LLAMA, dtype="fp8"))
     assert (whole.math, whole.kv_dtype) == (by_products.math, by_products.kv_dtype)
 
 
