@@ -101,6 +101,13 @@ def test_a_server_stores_products_as_it_multiplies_them_and_shares_them_where_as
     assert shared == wide // 8
 
 
+def test_recomputed_attention_leaves_what_its_paper_counts():
+    """34 bytes of a token and hidden element are kept (arXiv 2205.05198, equation 6)."""
+    model = replace(MODELS["gpt2"], flash=False, dropout=True, recompute="selective")
+    kept = layer_activations(model, model.kinds[0], 4096, 4, 2)
+    assert kept == pytest.approx(34 * 4096 * model.hidden, rel=0.01)
+
+
 def test_modules_that_predict_further_tokens_keep_activations():
     model = replace(MODELS["llama-8b"], layers=4, pp=2, batch=2, seq=512)
     plain, more = (stage_memories(each, Layout(each, 2)) for each in (model, replace(model, mtp=1)))

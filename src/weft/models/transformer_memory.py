@@ -236,7 +236,7 @@ def layer_activations(
     kept += 2.0 * rows * hidden * model.post_norm
     if model.recompute != "mla_up_proj" or not model.kv_rank:
         kept += tokens * model.qkv_of(tp)  # queries, keys, values
-    if model.recompute != "selective":
+    if keeps or model.recompute != "selective":  # the next product reads it, if not attention
         kept += tokens * model.out_width  # what attention gives
     if model.kv_rank:
         kept += 2.0 * rows * (model.q_rank + model.kv_rank + model.rope_dim)
