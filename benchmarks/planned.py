@@ -12,6 +12,8 @@ from benchmarks.namespaces import two_hosts
 from benchmarks.remote_launch import started_on
 from benchmarks.rows import Options, Row
 from weft.calibration.steady_memory import steady_memory
+from weft.errors import UsageError
+from weft.hardware import is_calibrated
 from weft.local_runs.contest import ContestEntry, ContestOutcome, PeerTiming, compete
 from weft.local_runs.planned_model import SOCKET_LATENCY, STEPS, Planned, machine
 from weft.local_runs.rank_team import Team
@@ -46,6 +48,11 @@ Teams = Callable[[], AbstractContextManager[Mapping[str, Team]]]
 def run(options: Options) -> Iterator[Row]:
     """Measure every model on one host and between two; --collective names models, --rate links."""
     chosen = _models(options)
+    if not is_calibrated():
+        raise UsageError(
+            "planned compares a plan for this machine, which was not calibrated.",
+            "Run weft calibrate first; make bench does.",
+        )
     for link, rate in _links(options).items():
         with _places(rate) as teams:
             on = machine(rate, _achieved(teams) if rate else 0.0)

@@ -188,12 +188,13 @@ WEFT_INLINE void pool_samples(const Shard& shard, const Bags& bags, Range sample
     const float scale =
         bags.mean && bag.last > bag.first ? 1.0F / static_cast<float>(bag.last - bag.first) : 1.0F;
     if constexpr (!std::is_same_v<Row, Int8Row>) {
-      if (whole<kMost, L>(shard)) {
-        pool_block<Row, Index, L, kMost, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
-        continue;
-      }
-      if (whole<8, L>(shard)) {
-        pool_block<Row, Index, L, 8, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
+      const auto rows = [&]<std::size_t kVectors>() __attribute__((always_inline)) {
+        if (!whole<kVectors, L>(shard)) return false;
+        pool_block<Row, Index, L, kVectors, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
+        return true;
+      };
+      if (rows.template operator()<kMost>() || rows.template operator()<8>() ||
+          rows.template operator()<4>() || rows.template operator()<2>() || rows.template operator()<1>()) {
         continue;
       }
     }
@@ -206,6 +207,7 @@ WEFT_INLINE void pool_samples(const Shard& shard, const Bags& bags, Range sample
     if constexpr (kMost > 8) blocks.template operator()<16>();
     blocks.template operator()<8>();
     blocks.template operator()<4>();
+    blocks.template operator()<2>();
     blocks.template operator()<1>();
     for (; at < shard.dim; ++at) pool_one<Row, Index, kWeighted>(shard, from, sample, bag, at, scale, out);
   }

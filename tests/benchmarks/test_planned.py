@@ -5,7 +5,7 @@ import pytest
 from benchmarks import planned
 from benchmarks.planned import LINKS
 from benchmarks.rows import Options
-from weft.errors import UnknownNameError
+from weft.errors import UnknownNameError, UsageError
 from weft.local_runs import contest
 from weft.local_runs.planned_model import machine
 from weft.local_runs.synthetic_models import SyntheticDlrm, SyntheticTransformer
@@ -26,6 +26,12 @@ def test_a_model_that_nobody_knows_is_said():
         next(iter(planned.run(Options(collectives=("dlmr",)))))
 
 
+def test_a_machine_that_was_not_calibrated_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="not calibrated"):
+        next(iter(planned.run(Options())))
+
+
 def test_two_hosts_have_a_rank_each_and_the_link_between_them():
     far = machine(LINKS["1gbit"])
     assert (far.num_ranks, far.num_nodes) == (2, 2)
@@ -37,7 +43,8 @@ def test_two_hosts_have_a_rank_each_and_the_link_between_them():
 @pytest.mark.multiprocess
 @pytest.mark.timeout(150)
 def test_planned_steps_lose_as_default_ones_do_and_say_their_ways(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # a machine that was not calibrated
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(planned, "is_calibrated", lambda: True)  # it runs, but plans nothing
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     monkeypatch.setattr(planned, "MODELS", SMALL)
     monkeypatch.setattr(planned, "REPETITIONS", 1)

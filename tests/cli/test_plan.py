@@ -160,3 +160,14 @@ def test_what_a_configuration_asks_for_and_is_not_modelled_is_named(tmp_path, ca
     assert "left out: residual_gate" in " ".join(json.loads(capsys.readouterr().out)["notes"])
     assert main(asked) == 0
     assert "left out: residual_gate" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_layout_search_names_the_next_command_with_the_machine_as_given(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('extends = "h100-8"\nname = "mine-8"\n', encoding="utf-8")
+    asked = ["gpt2", "--on", "mine.toml", "--ranks", "2", "--set", "layers=2", "--set", "batch=8"]
+    assert main(["plan", *asked, "--search", "layout"]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("next: ")]
+    assert "--on mine.toml --ranks 2 " in line

@@ -5,7 +5,9 @@ import time
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -204,3 +206,65 @@ def test_odd_arguments_are_refused_before_the_job_starts():
 def test_bytes_of_nested_tensors_add_up():
     assert num_bytes([[torch.ones(2), torch.ones(3)], torch.ones(1)]) == 24
     assert num_bytes(None) == 0
+
+
+class Unregistered:
+    """A process group that torch does not know."""
+
+    group_name = "g"
+
+    def size(self):
+        return 2
+
+
+class Device:
+    """A device whose clock is 20 ppm fast, and a host: seconds of both since the start."""
+
+    now = 0.0
+
+    def nanoseconds(self):
+        return round(self.now * 1e9)
+
+    def event(self, **_):
+        return Event(self)
+
+
+class Event:
+    def __init__(self, device):
+        self._device, self._at = device, 0.0
+
+    def record(self, _stream=None):
+        self._at = self._device.now * (1 + 20e-6)
+
+    def elapsed_time(self, other):
+        """Return milliseconds as CUDA does: a float of four bytes."""
+        return float(np.float32((other._at - self._at) * 1e3))
+
+    def synchronize(self):
+        pass
+
+    def query(self):
+        return True
+
+
+def test_times_of_a_device_are_as_accurate_after_hours(monkeypatch):
+    from weft.torch.monitoring import stamp_ring
+
+    device = Device()
+    monkeypatch.setattr(stamp_ring, "time", SimpleNamespace(monotonic_ns=device.nanoseconds))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", device.event)
+    ring = stamp_ring.StampRing()
+    errors = []
+    for step in range(3 * 3600):
+        device.now = float(step)
+        stamp = ring.started("all_reduce", 64, Unregistered(), on_gpu=True)
+        assert stamp is not None
+        device.now += 100e-6
+        stamp.end = device.event()
+        stamp.end.record()
+        device.now += 0.1
+        (row,) = ring.take()
+        errors += [abs(row["start"] - step * 1e9), abs(row["end"] - step * 1e9 - 100e3)]
+    assert max(errors) < 200e3  # nanoseconds: the drift of some seconds

@@ -342,3 +342,68 @@ def test_whatever_a_trace_holds_its_analysis_adds_up(tmp_path_factory, events, o
         idle = sum(part["seconds"] for part in row["idle_reasons"])
         assert idle == pytest.approx(row["idle"], abs=1e-9)
     json.dumps(list(analysis.rows()))
+
+
+def test_kernels_of_equal_shapes_are_one_row_of_the_table(tmp_path):
+    """Sequence numbers and scalars differ from call to call; shapes do not."""
+    events, shape = [], {"Input Dims": [[8, 4]], "Input type": ["float"]}
+    for number in range(3):
+        at = 100 * number
+        events += [
+            event("record_param_comms", "cpu_op", at, 10, 1, Seq=number, **shape),
+            launch(at + 1, 2 * number),
+            all_reduce(at + 20, 30, 2 * number),
+            event(
+                "aten::fill_", "cpu_op", at + 12, 10, 1, **shape, **{"Concrete Inputs": [number]}
+            ),
+            launch(at + 13, 2 * number + 1),
+            kernel(at + 60, 5, "fill", correlation=2 * number + 1),
+        ]
+    table = analyze(written(tmp_path / "a.json", events)).ranks[0].kernel_table
+    assert [(use.operator, use.count) for use in table] == [
+        ("record_param_comms", 3),
+        ("aten::fill_", 3),
+    ]
+
+
+def host_step(at):
+    """A step of a CPU rank: 20 us of an op, an exchange of 50 us that is waited for, 20 us more."""
+    return [
+        event("aten::mm", "cpu_op", at, 20, 1),
+        event("_c10d_functional::all_reduce", "cpu_op", at + 21, 4, 1),
+        event("gloo:all_reduce", "user_annotation", at + 25, 50, 2),
+        event("autograd::engine::evaluate_function: F", "cpu_op", at + 26, 64, 1),
+        event("_c10d_functional::wait_tensor", "cpu_op", at + 27, 48, 1),
+        event("aten::add", "cpu_op", at + 80, 10, 1),
+    ]
+
+
+def test_a_cpu_rank_that_waits_for_a_collective_does_not_compute(tmp_path):
+    rank = analyze(written(tmp_path / "a.json", host_step(0))).ranks[0]
+    assert rank.total.compute == pytest.approx(30e-6)
+    assert rank.total.communication == pytest.approx(50e-6)
+    assert rank.total.exposed == pytest.approx(50e-6)
+
+
+def test_collectives_of_a_cpu_rank_have_the_sizes_of_their_ranges(tmp_path):
+    shape = {"Input Dims": [[64, 512]], "Input type": ["float"]}
+    events = [
+        event("aten::mm", "cpu_op", 0, 20, 1),
+        event("gloo:all_reduce", "user_annotation", 25, 50, 2, **shape),
+        event("gloo:all_gather", "user_annotation", 85, 50, 2, **shape),
+    ]
+    uses = analyze(written(tmp_path / "a.json", events)).ranks[0].collectives
+    assert [(use.kind, use.nbytes) for use in uses] == [
+        ("all_reduce", 4 * 64 * 512),
+        ("all_gather", 2 * 4 * 64 * 512),
+    ]
+
+
+def test_the_critical_path_of_a_cpu_rank_is_its_work(tmp_path):
+    events = [each for n in range(4) for each in (mark(n, 100 * n, 99), *host_step(100 * n))]
+    path = analyze(written(tmp_path / "a.json", events)).ranks[0].path
+    assert path is not None
+    parts = {part.what: part.seconds for part in path.parts}
+    assert parts["compute"] == pytest.approx(30e-6)
+    assert parts["moving bytes"] == pytest.approx(50e-6)
+    assert sum(parts.values()) == pytest.approx(path.seconds)

@@ -120,8 +120,17 @@ def test_chakra_json_of_the_converter_is_read(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(nodes))
     trace = read_chakra_json(path).to_trace()
-    assert trace.columns.start.tolist() == pytest.approx([5e-6, 50e-6])
+    assert trace.columns.start.tolist() == pytest.approx([0.0, 45e-6])
+    assert trace.origin_ns == 5000
     assert not trace.losses
+
+
+def test_times_since_1970_keep_their_microseconds(tmp_path):
+    since = 1_700_000_000_000_000
+    nodes = [chakra_node(n, "gemm", 1) + field(6, since + n) for n in range(1, 200)]
+    trace = read(chakra_file(tmp_path / "a.et.gz", nodes))
+    assert trace.columns.start.tolist() == [n * 1e-6 for n in range(199)]
+    assert trace.origin_ns == (since + 1) * 1000
 
 
 @pytest.mark.parametrize("text", ['{"workload_graph": 3}', '{"workload_graph": [{"Id": 1}]}', "{"])
@@ -213,6 +222,22 @@ def test_records_of_rocprof_are_read(tmp_path):
     assert (total.busy, total.communication) == pytest.approx((3.5e-6, 2e-6))
 
 
+def test_kernels_and_copies_of_a_stream_stand_on_it(tmp_path):
+    times = {"start_timestamp": 1000, "end_timestamp": 3000}
+    dispatch = {"kernel_id": 1, "queue_id": {"handle": 20}}
+    both = {**times, "stream_id": {"handle": 3}}
+    buffers = {
+        "kernel_dispatch": [
+            {**both, "dispatch_info": dispatch},
+            {**times, "dispatch_info": dispatch},
+        ],
+        "memory_copy": [both],
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(rocprof(**buffers)))
+    assert read(path).columns.stream.tolist() == [3, 20, 3]
+
+
 @pytest.mark.parametrize(
     "text", ['{"rocprofiler-sdk-tool": []}', '{"rocprofiler-sdk-tool": [{"agents": 3}]}', "{"]
 )
@@ -292,3 +317,21 @@ def test_fifty_steps_of_rocprof_are_found(data):
     assert len(rank.steps) in (49, 50)
     seconds = (rank.span, rank.total.busy, rank.total.communication, rank.total.exposed)
     assert seconds == pytest.approx((15.122, 4.233, 4.159, 3.951), rel=1e-3)
+
+
+def test_graphs_of_processes_with_one_number_join_the_traces_of_their_ranks(tmp_path):
+    """In containers of different hosts, processes often have the same number."""
+    paths = []
+    for rank in range(2):
+        events = [event("aten::mm", "cpu_op", 0, 5, 1), kernel(10, 5)]
+        paths.append(written(tmp_path / f"rank{rank}.json", events, rank=rank))
+    for rank in (1, 0):  # in another order than the traces
+        graph = {"schema": "1.0.1", "pid": 0, "nodes": [old_node(1, "aten::mm", 1)]}
+        path = tmp_path / f"et_rank{rank}.json"
+        path.write_text(json.dumps(graph))
+        paths.append(path)
+    traces = read_traces(trace_files(paths)).traces
+    assert [trace.graph and trace.graph.path.rpartition("/")[2] for trace in traces] == [
+        "et_rank0.json",
+        "et_rank1.json",
+    ]

@@ -13,13 +13,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.trace.events import job, kernel, launch, mark, one_step, text, written
+from tests.trace.events import (
+    all_reduce,
+    event,
+    job,
+    kernel,
+    launch,
+    mark,
+    one_step,
+    text,
+    written,
+)
 from tests.trace.nsight_files import NEW, NEWEST, OLD, write_nsight
 from weft.errors import FormatError, UsageError
+from weft.report.analysis_page import page
 from weft.trace import analyze, collectives, read
 from weft.trace.analysis import rank_digest
 from weft.trace.analysis.analyzing import analyze_digests
 from weft.trace.analysis.rank_digest import aligned_digests, digests_of
+from weft.trace.analysis.trace_profile import side_of
+from weft.trace.annotated import annotated_json
 from weft.trace.formats.trace_files import trace_files
 
 
@@ -150,9 +163,9 @@ def test_nsight_and_kineto_give_the_same_numbers(tmp_path, version):
     events = [json.loads(path.read_bytes())["traceEvents"] for path in paths]
     # Kineto's kernels say how large a collective is; here both formats do not.
     for rank, listed in enumerate(events):
-        for event in listed:
+        for each in listed:
             known = ("correlation", "stream", "device")
-            event["args"] = {key: event["args"][key] for key in known if key in event["args"]}
+            each["args"] = {key: each["args"][key] for key in known if key in each["args"]}
         written(paths[rank], listed, rank=rank)
     export = write_nsight(tmp_path / "job.sqlite", events, version=version)
     kineto, nsight = analyze(paths), analyze(export)
@@ -303,3 +316,140 @@ def test_on_names_the_machine_of_a_trace_without_device(tmp_path):
     assert analyze(path, on="a100-8").ranks[0].collectives[0].link is not None
     with pytest.raises(UsageError, match="--on"):
         analyze(path, on="switch(8)@400GiB/s,936ns")
+
+
+def test_sizes_of_nccl_ranges_are_those_of_one_message(tmp_path):
+    """NCCL tells what a rank gives to an all-gather, and what it gets from a reduce-scatter."""
+    path = write_nsight(tmp_path / "rank0.sqlite", [[mark(4, 0, 100)]], version=NEWEST)
+    pid = 1000 << 24
+    calls = ("ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclAllGather")
+    groups = (77, 77, 77, 78)  # the creation of the last one was not recorded
+    with closing(sqlite3.connect(path)) as base:
+        add = "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, jsonText) "
+        add += "VALUES (?, ?, 59, ?, ?, ?)"
+        created = {"NCCL communicator ID": 77, "No. of ranks": 4, "Rank": 0}
+        base.execute(add, (0, 10, "ncclCommInitRank", pid | 1, json.dumps(created)))
+        for number, (call, group) in enumerate(zip(calls, groups, strict=True)):
+            at = 1000 * (number + 1)
+            payload = {"NCCL communicator ID": group, "Message size [bytes]": 4096}
+            base.execute(add, (at, at + 100, call, pid | 1, json.dumps(payload)))
+            base.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, 99, 0)",
+                (at + 10, at + 20, pid | 1, number + 1),
+            )
+            base.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, "
+                "correlationId, globalPid, shortName) VALUES (?, ?, 0, 20, ?, ?, 98)",
+                (at + 50, at + 500, number + 1, pid),
+            )
+        base.execute("INSERT INTO StringIds VALUES (98, 'ncclDevKernel_Generic')")
+        base.execute("INSERT INTO StringIds VALUES (99, 'cudaLaunchKernel_v7000')")
+        base.commit()
+    found = collectives(read(path))
+    assert [each.kind for each in found] == [
+        "all_gather",
+        "reduce_scatter",
+        "all_reduce",
+        "all_gather",
+    ]
+    assert [each.nbytes for each in found] == [16384, 16384, 4096, None]
+    assert [(each.in_bytes, each.out_bytes) for each in found[:2]] == [(4096, 16384), (16384, 4096)]
+    assert [(each.group, each.num_ranks) for each in found] == [*[("77", 4)] * 3, ("78", None)]
+
+
+def batch_of_messages(number, end, **more):
+    """A batch as torch records it: its calls have no times, its launch has theirs."""
+    about = {"collective_seq_id": 0, "p2p_seq_id": number, "is_p2p": True}
+    calls = [
+        {**entry(number, 0, state="scheduled"), **about, "profiling_name": f"nccl:{name}"}
+        for name in ("send 0->1", "recv 0<-1")
+    ]
+    launch = {**entry(number, end, 0.001), **about, "profiling_name": "nccl:coalesced"}
+    return [*calls, {**launch, "input_sizes": [], "output_sizes": [], **more}]
+
+
+def test_calls_of_a_batch_that_completed_are_not_unfinished(tmp_path):
+    path = tmp_path / "rank0.json"
+    done = [*batch_of_messages(1, 1000), entry(1, 2000, 0.001), *batch_of_messages(2, 3000)]
+    path.write_text(json.dumps(dump(done)))
+    assert read(path).losses == ()
+    open_ = batch_of_messages(3, 0, time_discovered_completed_ns=None, state="started")
+    path.write_text(json.dumps(dump([*done, *open_])))
+    (note,) = read(path).losses
+    assert note.startswith("1 collectives did not complete; the first is nccl:coalesced")
+
+
+def test_a_scalar_has_one_element(tmp_path):
+    path = tmp_path / "rank0.json"
+    sizes: dict[str, list[list[int]]] = {"input_sizes": [[]], "output_sizes": [[]]}
+    path.write_text(json.dumps(dump([{**entry(1, 1000, 0.001), **sizes}])))
+    (found,) = collectives(read(path))
+    assert found.nbytes == 4
+
+
+def test_reports_of_streamed_ranks_have_what_is_kept_of_them(tmp_path, monkeypatch):
+    job(tmp_path, (100.0, 400.0), steps=5)
+    with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
+        for path in sorted(tmp_path.glob("rank*.json")):
+            archive.write(path, path.name)
+    whole = analyze(tmp_path / "job.zip")
+    monkeypatch.setattr("weft.trace.analysis.analyzing.AT_ONCE", 1)
+    streamed = analyze(tmp_path / "job.zip")
+    events = [json.loads(annotated_json(each))["traceEvents"] for each in (whole, streamed)]
+    names = ("ProfilerStep#", "all_reduce", "waiting for", "moving")
+    ours = [
+        [
+            (e["name"], e["pid"], e["ts"], e["dur"])
+            for e in each
+            if e.get("cat") == "weft" and e["name"].startswith(names)
+        ]
+        for each in events
+    ]
+    assert ours[0] == ours[1] != []
+    # Exposed and idle time is that of events which are not there any more.
+    assert not any(e["name"] in ("exposed", "idle") for e in events[1])
+    assert "are not kept" in page(streamed)
+    sides = [side_of(each) for each in (whole, streamed)]
+    assert sides[0].profiles == sides[1].profiles
+
+
+def test_streamed_ranks_have_the_shapes_of_their_execution_traces(tmp_path, monkeypatch):
+    op = {"name": "aten::mm", "id": 2, "parent": 1, "tid": 1, "rf_id": 1, "op_schema": ""}
+    op |= {"inputs": [], "input_shapes": [[8, 4], [4, 2]], "input_types": ["Tensor(float)"] * 2}
+    for rank in range(2):
+        events = [
+            event("aten::mm", "cpu_op", 0, 10, 1),
+            launch(1, 1),
+            kernel(20, 5, correlation=1),
+            launch(30, 2),
+            all_reduce(40, 10, 2),
+        ]
+        for each in events:
+            each["pid"] = 100 + rank
+        written(tmp_path / f"rank{rank}.json", events, rank=rank)
+        graph = {"schema": "1.0.1", "pid": 100 + rank, "nodes": [op]}
+        (tmp_path / f"et_rank{rank}.json").write_text(json.dumps(graph))
+    monkeypatch.setattr("weft.trace.analysis.analyzing.AT_ONCE", 1)
+    found = analyze(tmp_path)
+    assert [rank.rank for rank in found.ranks] == [0, 1]
+    assert found.jobs == ()
+    shapes = [use.shape for rank in found.ranks for use in rank.kernel_table if use.shape]
+    assert shapes == ["[8, 4] [4, 2] fp32"] * 2
+
+
+def test_streamed_ranks_are_told_that_their_host_waits(tmp_path, monkeypatch):
+    for rank in range(2):
+        events = [
+            mark(1, 0, 1000),
+            launch(1, 1),
+            kernel(10, 100, correlation=1),
+            event("cudaStreamSynchronize", "cuda_runtime", 100, 500, 1),
+            launch(610, 2),
+            kernel(620, 300, correlation=2),
+            launch(925, 3),
+            all_reduce(930, 50, 3),
+        ]
+        written(tmp_path / f"rank{rank}.json", events, rank=rank)
+    monkeypatch.setattr("weft.trace.analysis.analyzing.AT_ONCE", 1)
+    titles = [each.title for each in analyze(tmp_path).advice]
+    assert "Do not wait for the GPU inside the step" in titles

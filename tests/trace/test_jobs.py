@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.trace.events import all_reduce, job, launch, one_step, written
+from tests.trace.events import all_reduce, event, job, kernel, launch, mark, one_step, written
 from weft.trace import analyze
 
 
@@ -109,3 +109,123 @@ def test_files_of_different_jobs_are_not_mixed(tmp_path):
     assert len(analysis.ranks) == 5
     assert any("different jobs" in note for note in analysis.notes)
     assert analysis.world_size is None
+
+
+def test_groups_of_the_same_ranks_count_for_themselves(tmp_path):
+    paths = []
+    for rank in range(2):
+        events = []
+        for number in range(8):
+            end, group = 1000 * (number + 1), "dp" if number % 2 == 0 else "ep"
+            start = end - 100 - 50 * (rank == 0)
+            about = {"Process Group Ranks": "[0, 1]", "Seq": number // 2}
+            events += [launch(start - 10, number), all_reduce(start, end - start, number, **about)]
+            events[-1]["args"]["Process Group Name"] = group
+        paths.append(written(tmp_path / f"{rank}.json", events, rank=rank))
+    early, late = analyze(paths).ranks
+    assert {use.basis for use in (*early.collectives, *late.collectives)} == {"measured"}
+    assert [use.waiting for use in early.collectives] == pytest.approx([50e-6] * 8)
+    assert [use.waiting for use in late.collectives] == pytest.approx([0.0] * 8, abs=1e-9)
+
+
+def message(ts, dur, kind, correlation, **args):
+    about = {"Collective name": kind, "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20}
+    about |= {"dtype": "Float", "Group size": 2, "Process Group Name": "pp"}
+    return kernel(ts, dur, "ncclDevKernel_SendRecv", 21, correlation, **about, **args)
+
+
+def test_messages_do_not_move_clocks(tmp_path):
+    # A sender is done before its receiver, and both count on the collective before: Seq is 0.
+    paths = []
+    for rank in range(2):
+        events = []
+        for step in range(4):
+            at = 1000 * step
+            events += [launch(at, step), launch(at + 1, 10 + step), launch(at + 2, 20 + step)]
+            if rank == 0:
+                events += [message(at + 10, 20, "send", step, Seq=0)]
+                events += [message(at + 500, 400, "recv", 10 + step, Seq=0)]
+            else:
+                events += [message(at + 15, 300, "recv", step, Seq=0)]
+                events += [message(at + 600, 30, "send", 10 + step, Seq=0)]
+        paths.append(written(tmp_path / f"{rank}.json", events, rank=rank))
+    analysis = analyze(paths)
+    assert not any("clock of rank" in note for note in analysis.notes)
+    assert [use.start for use in analysis.ranks[1].collectives][:2] == pytest.approx(
+        [15e-6, 600e-6]
+    )
+    kinds = {use.kind for rank in analysis.ranks for use in rank.collectives}
+    assert kinds == {"send_recv"}
+
+
+def test_a_batch_of_messages_is_no_all_to_all(tmp_path):
+    events = [
+        event("nccl:coalesced", "user_annotation", 0, 10, 1),
+        launch(5, 1),
+        kernel(20, 100, "ncclDevKernel_SendRecv", 21, 1),
+        event("nccl:all_to_all", "user_annotation", 200, 10, 1),
+        launch(205, 2),
+        kernel(220, 100, "ncclDevKernel_SendRecv", 21, 2),
+    ]
+    (rank,) = analyze(written(tmp_path / "a.json", events)).ranks
+    assert [use.kind for use in rank.collectives] == ["send_recv", "all_to_all"]
+
+
+def test_links_between_nodes_price_groups_that_reach_across_them(tmp_path):
+    events = [
+        launch(0, 1),
+        all_reduce(10, 100, 1, 1 << 20, **{"Process Group Ranks": "[0, 1]"}),
+        launch(200, 2),
+        all_reduce(210, 100, 2, 1 << 20, **{"Process Group Ranks": "[0, 8]"}),
+    ]
+    (rank,) = analyze(written(tmp_path / "a.json", events, world_size=16)).ranks
+    inside, across = (use.link for use in rank.collectives)
+    assert inside is not None
+    assert across is not None
+    assert across < 0.5 * inside
+
+
+def test_steps_that_are_counted_anew_are_steps_of_their_own(tmp_path):
+    events = []
+    for number in range(6):  # two epochs of three steps
+        at = 1000.0 * number
+        events += [
+            mark(number % 3, at, 900),
+            launch(at + 1, number),
+            kernel(at + 10, 500, correlation=number),
+        ]
+    (rank,) = analyze(written(tmp_path / "a.json", events)).ranks
+    names = [f"ProfilerStep#{n}" for n in range(3)]
+    assert [step.name for step in rank.steps] == [*names, *(f"{name} (2)" for name in names)]
+    assert [step.period for step in rank.steps[:-1]] == pytest.approx([1e-3] * 5)
+
+
+def in_groups(folder, groups, steps=4):
+    """Write ranks that meet once a step in each of their groups, and begin when they are told."""
+    paths = []
+    for rank in sorted({rank for begins, _ in groups.values() for rank in begins}):
+        events, number = [], 0
+        for step in range(steps):
+            for name, (begins, end) in groups.items():
+                if rank in begins:
+                    at, number = 10_000 * step + begins[rank], number + 1
+                    about = {"Process Group Ranks": str([*begins]), "Seq": step}
+                    took = 10_000 * step + end - at
+                    events += [launch(at - 5, number), all_reduce(at, took, number, **about)]
+                    events[-1]["args"]["Process Group Name"] = name
+        paths.append(written(folder / f"{rank}.json", events, rank=rank, world_size=3))
+    return paths
+
+
+def test_a_straggler_is_the_last_in_so_many_of_its_own_collectives(tmp_path):
+    groups = {"a": ({0: 100, 1: 600}, 900), "b": ({0: 2000, 2: 2000}, 2900)}
+    (late,) = analyze(in_groups(tmp_path, groups)).stragglers
+    assert (late.rank, late.num_last, late.num_collectives) == (1, 4, 4)
+
+
+def test_a_rank_is_not_late_because_of_a_collective_that_still_runs(tmp_path):
+    """Group a runs next to b, for as long on both ranks; rank 1 comes late to b by 500 us."""
+    groups = {"a": ({0: 100, 1: 130}, 5000), "b": ({0: 200, 1: 700}, 1500)}
+    (late,) = analyze(in_groups(tmp_path, groups)).stragglers
+    assert late.rank == 1
+    assert "kernels took" not in late.why

@@ -283,3 +283,41 @@ def test_steps_and_drops_of_a_window_without_collectives_are_those_of_the_next()
     found = joiner.window(0.0, 1.0)
     assert (found.ranks[0].steps, found.ranks[0].step_seconds, found.dropped) == (2, 1.0, 3)
     assert joiner.window(0.0, 1.0).ranks[0].steps == 0
+
+
+def test_the_first_window_waits_for_ranks_that_start_later():
+    rows = [(n, 1000 * n + 200, 1000 * n + 900, 0, 0) for n in range(1, 5)]
+    joiner = JobJoiner(3, 1.0)
+    for rank in range(2):
+        joiner.add(batch(rank, rows, size=3), 0.0)
+    assert joiner.window(0.0, 1.0).kinds == []
+    joiner.add(batch(2, rows, size=3), 0.5)
+    (kind,) = joiner.window(1.0, 1.0).kinds
+    assert (kind.num_ranks, kind.count) == (3, 4)
+
+
+def test_a_rank_that_never_starts_is_not_waited_for_forever():
+    joiner = JobJoiner(3, 1.0)
+    for now in (0.0, 9.0):
+        for rank in range(2):
+            joiner.add(batch(rank, [(int(now) + 1, 200, 900, 0, 0)], size=3), now)
+        kinds = joiner.window(now, 1.0).kinds
+    assert [kind.num_ranks for kind in kinds] == [2]
+
+
+def test_waiting_in_groups_of_different_hosts_counts_once():
+    """Rank 1 waits in two groups at once; the clock of its host is a second ahead of rank 0's."""
+    second = 1_000_000_000
+    other = group_number("1")
+    groups = {GROUP: ("0", [0, 1]), other: ("1", [1, 2])}
+
+    def stamped(rank, host, *rows):
+        stamps = np.array([(group, 1, REDUCE, 64, s, e, 0, 0) for group, s, e in rows], STAMP)
+        return StampBatch(rank, host, stamps.tobytes(), groups, [])
+
+    joiner = JobJoiner(3, 1.0)
+    joiner.add(stamped(0, "a", (GROUP, 700, 900)), 0.0)
+    rows = [(group, second + 200, second + 900) for group in (GROUP, other)]
+    joiner.add(stamped(1, "b", *rows), 0.0)
+    joiner.add(stamped(2, "b", (other, second + 700, second + 900)), 0.0)
+    assert joiner.window(0.0, 1.0).ranks[1].waiting == pytest.approx(500e-9, rel=1e-2)

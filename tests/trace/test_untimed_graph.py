@@ -160,3 +160,20 @@ def test_recorded_graphs_have_their_convolutions_and_sums(
     assert len([kind for kind in kinds if kind != "broadcast"]) == collectives
     assert step.unsupported == ()
     assert 1e-4 < weft.predict(step, weft.platform("a100-8", num_ranks=num_ranks)).seconds < 0.1
+
+
+def test_ops_move_what_they_read_and_write(tmp_path):
+    x, table, rows = tensor(1, 64, 8), tensor(2, 10_000, 8), tensor(3, 64, 8)
+    indices = ([4, 4, 0, 64, 8, GPU], [64], "Tensor(long int)")
+    nodes = [
+        node(2, "aten::copy_", 1, [x, rows], [x]),
+        node(3, "aten::zero_", 1, [x], [x]),
+        node(4, "aten::add_", 1, [x, rows], [x]),
+        node(5, "aten::embedding", 1, [table, indices], [rows]),
+    ]
+    found = tmp_path / "rank0.json"
+    nodes = [node(1, "[pytorch|profiler|execution_trace|process]", 1), *nodes]
+    found.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": nodes}))
+    each = 4 * 64 * 8
+    costs = [op.cost for op in step_of(found, 1).ops()]
+    assert [cost.nbytes for cost in costs] == [2 * each, each, 3 * each, 2 * each + 64 * 8]

@@ -1,6 +1,6 @@
 import pytest
 
-from validation import find_group, group_names
+from validation import command, find_group, group_names
 from validation.target import Target
 
 
@@ -49,3 +49,9 @@ def test_a_group_is_called_as_its_file(name):
     group = find_group(name)
     assert group.name == name
     assert group.question.endswith("?")
+
+
+def test_a_group_without_its_data_or_limits_says_so():
+    assert "WEFT_DATA" in command._summary([])
+    assert command._summary([target(1.0, allowed=-1.0)]) == "No figure of it has a limit."
+    assert command._summary([target(10.4), target(10.6)]).startswith("1 of 2 within")

@@ -62,7 +62,7 @@ Stack = Annotated[
     typer.Option(
         metavar="NAME",
         help="The software that runs the step: eager, compile, torchtitan, megatron, mlperf ..; "
-        "without it, kernels as the cost models price them.",
+        "default: ideally fused kernels and PyTorch's usual host overhead.",
     ),
 ]
 Versions = Annotated[

@@ -31,9 +31,10 @@ def search_layouts(
     path: Path | None,
     gpu_hour: float = 0.0,
     *,
+    place: str,
     json: bool,
 ) -> None:
-    """Search the layouts of one workload and print the best."""
+    """Search the layouts of one workload and print the best; ``place`` names the machine."""
     from weft.models.find import find_job
     from weft.planner.layout_search import LayoutSearch
 
@@ -61,6 +62,7 @@ def search_layouts(
     else:
         words = [workloads[0], *(f"--set {k}={v}" for k, v in given.items() if k != "stack")]
         words += [f"--stack {given['stack']}"] if "stack" in given else []
+        words.append(place)
         print_layouts(job.name, machine, search, found, rows, " ".join(words))
     print_written(note, quiet=json)
 
@@ -121,7 +123,7 @@ def print_layouts(
         for key, value in changes.items()
         if f"--set {key}=" not in asked
     )
-    print_wrapped(f"next: weft plan {asked} --on {machine.name} {given}")
+    print_wrapped(f"next: weft plan {asked} {given}")
     for note in search.job.notes:
         print_wrapped(note)
 

@@ -184,11 +184,17 @@ def _where(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
 def _timeline(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
     picture = picture_of_ranks(ranks)
     if picture.num_spans:
+        whole = (
+            "What every GPU stream did." if all(r.trace.is_whole for r in ranks) else _COLLECTIVES
+        )
         text = (
-            "What every GPU stream did. In a collective the striped part waits for other ranks "
+            f"{whole} In a collective the striped part waits for other ranks "
             "and the rest moves bytes; the critical path is underlined."
         ) + (" All ranks are on one clock." if len(ranks) > 1 else "")
         yield timeline_section(picture, "Timeline", text)
+
+
+_COLLECTIVES = "The collectives of every rank; other events of so many ranks are not kept."
 
 
 def _stragglers(analysis: Analysis) -> Iterator[Section]:

@@ -86,7 +86,8 @@ class _Part:
         self.start, self.end = columns.start[rows], trace.end[rows]
         self.waits, self.details = _notes(rank, rows)
         self.path = np.flatnonzero(np.isin(rows, rank.path.rows if rank.path else ())).tolist()
-        self.marks = [Mark(m.name, m.start, m.end, rank_name(rank)) for m in trace.marks]
+        marked = () if rank.steps_found else rank.steps
+        self.marks = [Mark(s.name, s.start, s.start + s.wall, rank_name(rank)) for s in marked]
 
 
 def _lines(trace: Trace, rows: Ints, is_gpu: Bools, group: str) -> tuple[list[PictureLine], Ints]:

@@ -53,7 +53,8 @@ class StepProfile:
     @classmethod
     def of_timeline(cls, timeline: Timeline, label: str = "") -> StepProfile:
         """Return the profile of the rank that ends last."""
-        ends = [timeline.of(rank=rank).makespan for rank in timeline.ranks.tolist()]
+        ends = np.zeros(len(timeline.ranks))
+        np.maximum.at(ends, np.searchsorted(timeline.ranks, timeline.rank), timeline.end)
         mine = timeline.of(rank=int(timeline.ranks[int(np.argmax(ends))]))
         kinds: dict[int, OpKind] = {
             int(Activity.COMPUTATION): "compute",

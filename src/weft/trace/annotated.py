@@ -45,8 +45,9 @@ def write_annotated(path: Path | str, analysis: Analysis) -> None:
 
 def annotated_json(analysis: Analysis) -> bytes:
     """Return the annotated timeline as JSON text."""
-    starts = [rank.trace.columns.start.min(initial=0.0) for rank in analysis.ranks]
-    zero = min(map(float, starts), default=0.0)
+    starts = [float(rank.trace.columns.start.min(initial=0.0)) for rank in analysis.ranks]
+    starts += [step.start for rank in analysis.ranks for step in rank.steps]
+    zero = min(starts, default=0.0)
     parts: list[str] = []
     for pid, rank in enumerate(analysis.ranks):
         parts += _process(rank, pid)
@@ -71,11 +72,17 @@ def _process(rank: RankAnalysis, pid: int) -> Iterator[str]:
 
 
 def _annotations(rank: RankAnalysis) -> Iterator[Iterable[_Event]]:
-    """Yield the events of each of weft's threads, in the order of their names above."""
+    """Yield the events of each of weft's threads, in the order of their names above.
+
+    Of many ranks only collectives are kept: what is exposed and idle is known in sum alone.
+    """
     trace = rank.trace
-    yield (_Event(mark.name, mark.start, mark.end, {}) for mark in trace.marks)
+    marked = () if rank.steps_found else rank.steps
+    yield (_Event(step.name, step.start, step.start + step.wall, {}) for step in marked)
     yield _path(rank)
     yield (event for use in rank.collectives for event in _use(use))
+    if not trace.is_whole:
+        return
     start, end = trace.columns.start[trace.gpu], trace.end[trace.gpu]
     is_comm = communication(trace)
     other = IntervalSet.of(start[~is_comm], end[~is_comm])
@@ -159,6 +166,8 @@ def _recorded(trace: Trace, pid: int, zero: float) -> Iterator[str]:
     start = nanoseconds(columns.start - zero)
     end = np.maximum(nanoseconds(trace.end - zero), start)
     yield from _spans(trace, rows, pid, tid, start, end)
+    if not trace.is_whole:
+        return
     # Arrows from runtime calls to what they launched.
     launch: Sequence[int] = trace.launch[trace.gpu].tolist()
     for row, call in zip(trace.gpu.tolist(), launch, strict=True):

@@ -6,7 +6,8 @@ are not rows: their information is in ``correlation``.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -28,6 +29,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 MOST = 2**53  # largest count: what a double holds exactly
 _YEAR = 366 * 86400.0  # seconds
+_TICK = 1e-6  # seconds of the clocks of old profilers
 PROFILER_STEP = re.compile("ProfilerStep#")
 # What servers call a forward pass: vLLM (gpu_worker.py), TensorRT-LLM (PyExecutor), SGLang.
 _SERVER_PASS = re.compile(
@@ -109,6 +111,7 @@ class Trace:
     losses: tuple[str, ...] = ()
     graph: "Graph | None" = None  # the execution trace of the same rank, if it was given
     nodes: SmallInts | None = None  # the node of each row in that graph, or -1
+    is_whole: bool = True  # False: only the collectives are left
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -164,11 +167,8 @@ class Trace:
     def marks(self) -> tuple[StepMark, ...]:
         """The profiler's steps on the host, by time; without any, the passes of a server."""
         kinds = EventKind.ANNOTATION, EventKind.OP, EventKind.PYTHON
-        found = {mark.name: mark for mark in self._marked(PROFILER_STEP.match, kinds)}
-        if not found:  # requests of equal shapes have equal names
-            passes = self._marked(_SERVER_PASS.match, (EventKind.ANNOTATION,))
-            found = {f"{mark.start}": mark for mark in passes}
-        return tuple(sorted(found.values(), key=lambda mark: mark.start))
+        steps = _distinct(self._marked(PROFILER_STEP.match, kinds))
+        return steps or _distinct(self._marked(_SERVER_PASS.match, (EventKind.ANNOTATION,)))
 
     def _marked(self, fits: Callable[[str], Any], kinds: Sequence[EventKind]) -> Iterator[StepMark]:
         names = [i for i, name in enumerate(self.names) if fits(name)]
@@ -215,6 +215,26 @@ class Trace:
             if known in self.__dict__:
                 out.__dict__[known] = self.__dict__[known]
         return out
+
+
+def _distinct(marks: Iterable[StepMark]) -> tuple[StepMark, ...]:
+    """Return steps by time, each once; the second and later ones of a name get a number.
+
+    One step may be marked twice. Several have one name where they are counted anew in every epoch,
+    and passes of a server where their requests have equal shapes.
+    """
+    last: dict[str, StepMark] = {}
+    count: Counter[str] = Counter()
+    found = []
+    for mark in sorted(marks, key=lambda each: (each.start, -each.end)):
+        before = last.get(mark.name)
+        if before is not None and mark.start < max(before.end, before.start + _TICK):
+            continue
+        last[mark.name] = mark
+        count[mark.name] += 1
+        number = count[mark.name]
+        found.append(mark._replace(name=f"{mark.name} ({number})") if number > 1 else mark)
+    return tuple(found)
 
 
 def whole_number(value: Any) -> int | None:

@@ -7,7 +7,8 @@ as in nccl-tests.
 
 A profile of a job on CPUs has no GPU events. ``with_host_collectives`` makes kernels of two streams
 of it: its outermost operators compute, and the ranges that a backend writes around its collectives
-(``gloo:all_reduce``, on threads of their own) communicate.
+(``gloo:all_reduce``, on threads of their own) communicate. An operator that issues a collective or
+waits for one does not compute; of an operator around it, the other parts do.
 """
 
 import re
@@ -34,6 +35,8 @@ _FUSED = re.compile(r"\btriton_(poi|red|per|tem|for)_fused")
 _NAMESPACE = "(anonymous namespace)::"
 _LONGEST = 200  # significant characters: argument types follow
 _DIGITS = 10  # larger values are not ranks
+MESSAGE = "send_recv"  # between two ranks
+_BATCH = "nccl:coalesced"  # what torch calls the launch of several calls at once
 # Substrings of a name without case and underscores, the most specific first.
 _KINDS = {
     "allreduce": "all_reduce",
@@ -49,8 +52,8 @@ _KINDS = {
     "gather": "gather",
     "scatter": "scatter",
     "reduce": "reduce",
-    "send": "send_recv",
-    "recv": "send_recv",
+    "send": MESSAGE,
+    "recv": MESSAGE,
 }
 _OF_INPUT = ("reduce_scatter", "all_to_all", "scatter")  # --size counts the input
 
@@ -135,11 +138,13 @@ def _collective(trace: Trace, row: int, arguments: _Arguments) -> TracedCollecti
     asked = [r for r in around if _asks(trace.name_of(r))]
     found = [arguments.of(row), *map(arguments.of, asked)]
     sized = [args for args in found if "In msg nelems" in args]
-    shaped = [args for args in found[1:] if _shape_bytes(args) is not None]
+    shaped = [args for args in found if _shape_bytes(args) is not None]
     args = next(iter([*sized, *shaped]), {})
     names = [trace.name_of(r) for r in asked if trace.name_of(r) != "record_param_comms"]
     # the issuing operator tells more than the kernel: a generic kernel does all kinds
     kind = next(filter(None, map(kind_of, [*names, trace.name_of(row)])), "")
+    if _BATCH in names and kind == "all_to_all":  # one that was asked for has a name of its own
+        kind = MESSAGE
     op = asked[-1] if asked else -1
     return collective_of_arguments(row, args, kind, world_size=trace.world_size, op=op)
 
@@ -179,6 +184,10 @@ def _sizes(
         each = dtype_bytes(dtype)
         counts = (whole_number(args.get(key)) for key in ("In msg nelems", "Out msg nelems"))
         inward, outward = (None if n is None or each is None else n * each for n in counts)
+        if num_ranks and kind == "all_gather" and outward is None and inward is not None:
+            outward = inward * num_ranks
+        if num_ranks and kind == "reduce_scatter" and inward is None and outward is not None:
+            inward = outward * num_ranks
         return dtype, whole_number(inward), whole_number(outward)
     inward = outward = _shape_bytes(args)
     if inward is None:
@@ -202,6 +211,8 @@ def _ranks(value: Any) -> tuple[int, ...]:
 
 
 _BACKENDS = ("gloo:", "weft:", "mpi:", "ucc:")
+# Operators that issue a collective or wait for one.
+_ISSUERS = ("c10d", "_c10d", "record_param_comms")
 _COMPUTES, _COMMUNICATES = 0, 1  # streams
 
 
@@ -214,9 +225,8 @@ def with_host_collectives(trace: Trace) -> Trace:
     moves = trace.named(rows, lambda name: name.startswith(_BACKENDS) and bool(kind_of(name)))
     if not len(rows) or not moves.any():
         return trace
-    is_op = (columns.kind == EventKind.OP) & ~trace.named(
-        rows, lambda name: name.startswith("c10d")
-    )
+    asks = trace.named(rows, lambda name: name.startswith((*_ISSUERS, *_BACKENDS)))
+    is_op = (columns.kind == EventKind.OP) & ~(asks | _inside(trace, asks) | _around(trace, asks))
     outermost = is_op & ~_inside(trace, is_op)
     chosen = np.concatenate((np.flatnonzero(outermost), np.flatnonzero(moves)))
     added = {field.name: getattr(columns, field.name)[chosen] for field in fields(TraceColumns)}
@@ -245,11 +255,22 @@ def with_host_collectives(trace: Trace) -> Trace:
     return out
 
 
-def _inside(trace: Trace, is_op: np.ndarray) -> np.ndarray:
-    """Return whether each row has an operator around it."""
+def _around(trace: Trace, inner: Bools) -> Bools:
+    """Return whether each row has one of these rows inside it."""
+    at, out = np.flatnonzero(inner), np.zeros(len(trace), bool)
+    while at.size:
+        at = np.unique(trace.parent[at])
+        at = at[at >= 0]
+        at = at[~out[at]]
+        out[at] = True
+    return out
+
+
+def _inside(trace: Trace, outer: Bools) -> Bools:
+    """Return whether each row has one of these rows around it."""
     at: Ints = trace.parent.astype(np.int64)
     out = np.zeros(len(trace), bool)
     while (open_ := np.flatnonzero((at >= 0) & ~out)).size:
-        out[open_] = is_op[at[open_]]
+        out[open_] = outer[at[open_]]
         at[open_] = trace.parent[at[open_]]
     return out

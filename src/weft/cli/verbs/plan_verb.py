@@ -145,7 +145,9 @@ def plan(
         unused |= {"--anyway": anyway, "--emit": emit, "--all": every}
         refuse_options(unused, "--search layout, which plans no collective")
         price = gpu_hour_of(gpu_hour)
-        search_layouts(search, workloads, machine_of(on, ranks), given, path, price, json=json)
+        place = f"--on {on}" if ranks is None else f"--on {on} --ranks {ranks}"
+        machine = machine_of(on, ranks)
+        search_layouts(search, workloads, machine, given, path, price, place=place, json=json)
         return
     refuse_options({"--gpu-hour": gpu_hour}, "a plan of collectives, only to --search layout")
     limits = replace(_limits(budget, words(codec), engines, memory), stack=versions)

@@ -80,8 +80,8 @@ Hit = Annotated[
     float | None,
     typer.Option(
         metavar="0..1",
-        help="Fraction of a prompt that is cached in host memory; default: 0.9, with --server "
-        "and no --fetch 0.",
+        help="Fraction of a prompt that is cached in host memory; default: 0.9, or 0 with --server "
+        "and without --fetch.",
     ),
 ]
 

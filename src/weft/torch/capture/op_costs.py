@@ -125,7 +125,8 @@ def _traffic(
     if name in _PUTS:
         return _put(name, args, inputs)
     if name.startswith("_fused_"):  # gradients change only where they are scaled back
-        changed = [each for each in changed if all(each is not other for other in args[1])]
+        gradients = set(map(id, args[1]))
+        changed = [each for each in changed if id(each) not in gradients]
     read = _distinct(inputs)
     if name in _OVERWRITES or func._schema.overload_name.endswith("out"):  # noqa: SLF001
         overwritten = {id(tensor) for tensor in changed}

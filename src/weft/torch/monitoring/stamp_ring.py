@@ -21,6 +21,7 @@ from weft.trace.live.job_window import KINDS, STAMP, group_number
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
 _LAST_SEQUENCE = 0xFFFFFFFF  # then 0: stamps have 32 bits, for months of collectives
 _POLL = 0.001  # seconds between two looks at whether a collective of Gloo has ended
+_RENEWED, _AT_ONCE = 5_000_000_000, 2_000_000  # nanoseconds: age of a base, wait for a new one
 _QUEUED = 100_000  # nanoseconds from the call to the start on the GPU: it had work to do first
 
 
@@ -135,6 +136,8 @@ class StampRing:
         Their works are kept until the next call, so that no thread of Gloo drops the last reference
         to one, with its tensors, while it holds the lock of its queue.
         """
+        if self._gpu is not None:
+            self._gpu.renew()
         ready = []
         for _ in range(len(self._stamps)):
             stamp = self._stamps.popleft()
@@ -162,15 +165,36 @@ class StampRing:
 
 
 class _GpuClock:
-    """Times of CUDA events on the clock of the host."""
+    """Times of CUDA events on the clock of the host, from a base event at a known time.
+
+    CUDA gives times between events as floats of milliseconds, which are a quarter of a millisecond
+    apart after an hour, and the clocks of devices drift. So the base is renewed every few seconds,
+    on a stream without work, if the device gets there at once.
+    """
 
     def __init__(self) -> None:
         torch.cuda.synchronize()
-        self._base = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._base.record()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._base = self._recorded()
         self._base.synchronize()
         self._zero = time.monotonic_ns()
         self._last_end = self._zero
+
+    def _recorded(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def renew(self) -> None:
+        """Replace the base by a new one, if it is old."""
+        began = time.monotonic_ns()
+        if began - self._zero < _RENEWED:
+            return
+        base = self._recorded()
+        while not base.query():
+            if time.monotonic_ns() - began > _AT_ONCE:
+                return
+        self._base, self._zero = base, time.monotonic_ns()
 
     def event(self) -> Any:
         """Return an event that was recorded on the current stream."""

@@ -6,7 +6,7 @@ not part of the job. Collectives match by sequence number if the trace has them,
 position in their group, after finding how many more one rank recorded at the start.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from weft.trace.trace import Floats, Trace
-from weft.trace.trace_collectives import TracedCollective, collectives
+from weft.trace.trace_collectives import MESSAGE, TracedCollective, collectives
 from weft.units import format_time
 
 CLOSE = (
@@ -23,7 +23,8 @@ CLOSE = (
 _ALIKE = 0.6  # fraction of the collectives of two ranks of one job that must be of the same kind
 _FARTHEST = 64  # collectives that one rank may have recorded before another
 
-_Names = dict[object, int]
+_Name = tuple[object, str, int]  # group, and place or number in it
+_Names = dict[_Name, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +79,29 @@ class AlignedJob:
         spread, usual = float(np.ptp(self.ends(match))), self.within or 0.0
         return usual if spread <= CLOSE else max(spread, usual)
 
+    @cached_property
+    def _times(self) -> list[tuple[list[float], list[float]]]:
+        """The starts and ends of the collectives of each rank."""
+        every = [(each, range(len(each.collectives))) for each in self.ranks]
+        return [(each.starts(own).tolist(), each.ends(own).tolist()) for each, own in every]
+
     def starts(self, match: CollectiveMatch) -> Floats:
         """Return the start of a collective on each of its ranks."""
-        return np.concatenate([self.ranks[n].starts([index]) for n, index in match.members])
+        return np.array([self._times[n][0][index] for n, index in match.members])
 
     def ends(self, match: CollectiveMatch) -> Floats:
         """Return the end of a collective on each of its ranks."""
-        return np.concatenate([self.ranks[n].ends([index]) for n, index in match.members])
+        return np.array([self._times[n][1][index] for n, index in match.members])
 
 
 def align(ranks: Sequence[RankTrace]) -> AlignedJob:
     """Return the traces of a job, aligned to the clock of the first."""
     names = _names(ranks)
+    sizes = [Counter(group for group, *_ in each) for each in names]
     moved, notes, shifts = [ranks[0]], list[str](), [ClockShift(0.0)]
     for number in range(1, len(ranks)):
-        shift = _shift(ranks, moved, names, number)
+        other = _most_shared(names, sizes, number)
+        shift = _shift(ranks, moved, names, number, other)
         trace = ranks[number].trace.moved(
             shift.at_zero, shift.drift, origin_ns=ranks[0].trace.origin_ns
         )
@@ -112,12 +121,15 @@ class ClockShift:
 
 
 def _shift(
-    ranks: Sequence[RankTrace], moved: Sequence[RankTrace], names: Sequence[_Names], number: int
+    ranks: Sequence[RankTrace],
+    moved: Sequence[RankTrace],
+    names: Sequence[_Names],
+    number: int,
+    other: int,
 ) -> ClockShift:
-    """Compare a rank with the previous rank that shares the most collectives with it."""
+    """Compare a rank with a previous one."""
     each = ranks[number].trace
     zero = (each.origin_ns - ranks[0].trace.origin_ns) * 1e-9
-    other = _most_shared(names, number)
     both = sorted(names[other].keys() & names[number].keys(), key=names[number].__getitem__)
     if not both:
         return ClockShift(zero, 0.0, (f"rank {each.rank} shares no collective with the others",))
@@ -138,16 +150,20 @@ def _shift(
     return ClockShift(zero + _middle(apart - drift * mine), drift, (note,))
 
 
-def _most_shared(names: Sequence[_Names], number: int) -> int:
-    """Return the earlier rank that shares the most collectives; the first that shares all."""
-    mine = names[number].keys()
-    best, most = 0, -1
-    for n in range(number):
-        shared = len(names[n].keys() & mine)
-        if shared > most:
-            best, most = n, shared
-        if shared == len(mine):
+def _most_shared(names: Sequence[_Names], sizes: Sequence[Counter[object]], number: int) -> int:
+    """Return the earlier rank that shares the most collectives.
+
+    The sizes of common groups bound what two ranks share, so that few are compared by name.
+    """
+    mine, own = names[number].keys(), sizes[number]
+    most = [sum(min(size, sizes[n][group]) for group, size in own.items()) for n in range(number)]
+    best, shared = 0, -1
+    for n in sorted(range(number), key=lambda n: -most[n]):
+        if most[n] <= shared:
             break
+        found = len(names[n].keys() & mine)
+        if found > shared:
+            best, shared = n, found
     return best
 
 
@@ -172,25 +188,42 @@ def _middle(values: Floats) -> float:
     return float(np.sort(values)[len(values) // 2])
 
 
-def _by_group(each: RankTrace) -> dict[object, list[int]]:
+def _by_group(each: RankTrace, twins: set[tuple[int, ...]]) -> dict[object, list[int]]:
+    """Return the collectives of each process group; messages between two ranks are left out.
+
+    A message ends on its sender when it is sent, and has the number of the collective before it.
+    """
     out: dict[object, list[int]] = defaultdict(list)
     for index, collective in enumerate(each.collectives):
-        if (
-            collective.kind
-            or collective.nbytes is not None
-            or each.trace.launch[collective.row] >= 0
-        ):
-            out[collective.ranks or collective.group].append(index)
+        is_told = collective.kind or collective.nbytes is not None
+        if collective.kind == MESSAGE or not (is_told or each.trace.launch[collective.row] >= 0):
+            continue
+        ranks, name = collective.ranks, collective.group
+        out[(ranks, name) if ranks in twins else ranks or name].append(index)
     return out
+
+
+def _twins(ranks: Sequence[RankTrace]) -> set[tuple[int, ...]]:
+    """Return the lists of ranks of which some rank has several process groups.
+
+    Each of these groups counts its own collectives, so their names tell them apart.
+    """
+    found = set()
+    for each in ranks:
+        groups = {(c.ranks, c.group) for c in each.collectives if c.ranks and c.group}
+        count = Counter(listed for listed, _ in groups)
+        found |= {listed for listed, number in count.items() if number > 1}
+    return found
 
 
 def _names(ranks: Sequence[RankTrace]) -> list[_Names]:
     """Return a global name of every collective of each rank: its group and its number in it."""
     reference: dict[object, tuple[RankTrace, list[int]]] = {}
+    twins = _twins(ranks)
     out = []
     for each in ranks:
         names: _Names = {}
-        for group, indices in _by_group(each).items():
+        for group, indices in _by_group(each, twins).items():
             first, theirs = reference.setdefault(group, (each, indices))
             offset = _offset(first, theirs, each, indices)
             for place, index in enumerate(indices):

@@ -283,7 +283,7 @@ def _step_row(step: StepAnalysis) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that others waited for: in how many collectives, at which cost, and why."""
+    """A rank that others waited for: in how many of its collectives, at which cost, and why."""
 
     rank: int
     num_last: int

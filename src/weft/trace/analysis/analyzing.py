@@ -225,7 +225,7 @@ def _doubts(uses: Sequence[CollectiveUse], links: MachineLinks) -> Iterator[str]
     slow: list[str] = []
     for (kind, nbytes), found in groups.items():
         best = min(found, key=lambda use: use.seconds)
-        alone = links.seconds(kind, nbytes, best.num_ranks, best.dtype)
+        alone = links.seconds(kind, nbytes, best.num_ranks, best.dtype, best.ranks)
         if len(found) >= 3 and alone and best.exposed > 0 and best.seconds > _FAR * alone:
             times = f"{best.seconds / alone:.0f}"
             slow.append(f"{kind} of {format_size(nbytes or 0)} {times} times as long")
@@ -252,7 +252,7 @@ def _uses(
     for index, (c, each) in enumerate(zip(found, moved, strict=True)):
         seconds = float(end[index] - start[index])
         moves = None if each is None else min(each.seconds, seconds)
-        alone = links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype)
+        alone = links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype, c.ranks)
         use = CollectiveUse(
             kind=c.kind or "unknown",
             name=trace.name_of(c.row),

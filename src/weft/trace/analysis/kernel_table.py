@@ -38,7 +38,7 @@ def kernel_table(
             trace.columns.name[rows],
             trace.columns.kind[rows],
             np.where(known, trace.columns.name[operator], -1),
-            np.where(known, trace.columns.detail[operator], -1),
+            _shapes(trace, operator),
         ]
     )
     distinct, group = np.unique(keys, axis=1, return_inverse=True)
@@ -71,6 +71,16 @@ def kernel_table(
             )
         )
     return tuple(out)
+
+
+def _shapes(trace: Trace, operator: Ints) -> Ints:
+    """Number the shapes of operators; their other arguments, as sequence numbers, do not count."""
+    detail = np.where(operator >= 0, trace.columns.detail[operator], -1)
+    _, first, which = np.unique(detail, return_index=True, return_inverse=True)
+    numbers: dict[str, int] = {}
+    texts = (shape_text(trace, row) for row in operator[first].tolist())
+    found = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+    return found[which.reshape(-1)]
 
 
 def operators(trace: Trace, rows: Ints) -> Ints:

@@ -28,12 +28,22 @@ class MachineLinks:
         return self.machine.name if self.machine else ""
 
     def seconds(
-        self, kind: str, nbytes: int | None, num_ranks: int | None, dtype: str = ""
+        self,
+        kind: str,
+        nbytes: int | None,
+        num_ranks: int | None,
+        dtype: str = "",
+        ranks: tuple[int, ...] = (),
     ) -> float | None:
-        """Return the estimated duration of a collective once all ranks have arrived, or None."""
+        """Return the estimated duration of a collective once all ranks have arrived, or None.
+
+        Where the ``ranks`` of the group are known, they are placed node by node; otherwise the
+        group is on as few nodes as hold it.
+        """
         if self.machine is None or nbytes is None or not num_ranks or num_ranks < 2:
             return None
-        return _seconds(self.machine, kind, nbytes, num_ranks, dtype)
+        known = ranks if len(ranks) == num_ranks else ()
+        return _seconds(self.machine, kind, nbytes, num_ranks, dtype, known)
 
 
 def bus_bandwidth(
@@ -80,14 +90,29 @@ def _machine(node: str) -> Platform:
 
 
 @lru_cache(maxsize=4096)
-def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
+def _seconds(
+    machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str, ranks: tuple[int, ...]
+) -> float | None:
     """Return the planner's price, or None if it has none, as for unknown kinds."""
     try:
-        there = sized(machine, num_ranks)
+        there, members = _placed(machine, num_ranks, ranks)
         what = Collective(_KINDS.get(kind, kind), nbytes, dtype or "bf16")
-        return _prices(there).collective(what, tuple(range(num_ranks)))
+        return _prices(there).collective(what, members)
     except (WeftError, KeyError):
         return None
+
+
+def _placed(
+    machine: Platform, num_ranks: int, ranks: tuple[int, ...]
+) -> tuple[Platform, tuple[int, ...]]:
+    """Return a machine for a group, and its ranks there."""
+    size = machine.node_size
+    nodes = sorted({rank // size for rank in ranks})
+    if len(nodes) < 2 or machine.num_nodes > 1:
+        return sized(machine, num_ranks), tuple(range(num_ranks))
+    place = {node: number for number, node in enumerate(nodes)}
+    members = tuple(place[rank // size] * size + rank % size for rank in ranks)
+    return machine.cluster(len(nodes)), members
 
 
 def sized(machine: Platform, num_ranks: int) -> Platform:

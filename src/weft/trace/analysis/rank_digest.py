@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -38,8 +39,10 @@ from weft.trace.analysis.step_critical_path import critical_path
 from weft.trace.analysis.steps import TraceSteps, steps_of
 from weft.trace.analysis.time_splits import GpuEvents
 from weft.trace.analysis.waiting import TransferWindow, moving
+from weft.trace.formats.execution_trace import is_same_rank, joined
 from weft.trace.formats.graph import Graph
-from weft.trace.formats.reading import groups_of, read_file
+from weft.trace.formats.kineto import named_rank
+from weft.trace.formats.reading import groups_of, is_graph, read_file
 from weft.trace.formats.trace_files import TraceFile
 from weft.trace.trace import PROFILER_STEP, Ints, StepMark, Trace, TraceColumns
 from weft.trace.trace_collectives import with_host_collectives
@@ -203,11 +206,20 @@ def _without_rows(ranked: RankTrace, places: Ints) -> RankTrace:
         details=(),
         graph=None,
         nodes=None,
+        is_whole=False,
     )
     trace.__dict__["launch"] = ranked.trace.launch[rows]  # the calls themselves are left out
     place = {row: number for number, row in enumerate(rows.tolist())}
     found = tuple(replace(c, row=place[c.row], op=-1) for c in ranked.collectives)
     return RankTrace(trace, found)
+
+
+def _without_path(digest: RankDigest) -> RankDigest:
+    """Drop the rows of the critical path: they are those of events that are left out."""
+    path = digest.details.path
+    if path is None:
+        return digest
+    return replace(digest, details=replace(digest.details, path=replace(path, rows=())))
 
 
 AT_ONCE = 16  # files that are analysed with all their events in memory
@@ -222,14 +234,14 @@ def digests_of(
 ) -> tuple[list[RankDigest], list[str]]:
     """Reduce files to digests on all cores; also return why files were skipped."""
     found: dict[int, list[RankDigest]] = {}
-    skipped: dict[int, str] = {}
-    for count, (number, digests, note) in enumerate(_each(files, device), start=1):
-        found[number] = digests
-        if note:
-            skipped[number] = note
+    skipped: dict[int, list[str]] = {}
+    groups, count = _by_rank(files), 0
+    for number, digests, notes in _each(groups, device):
+        found[number], skipped[number] = digests, notes
+        count += len(groups[number])
         if progress is not None:
             progress(count, len(files))
-    notes = [skipped[number] for number in sorted(skipped)]
+    notes = [note for number in sorted(skipped) for note in skipped[number]]
     if not any(found.values()):
         raise FormatError(f"none of {len(files)} files is a trace; the first: {notes[0]}")
     return [digest for number in sorted(found) for digest in found[number]], notes
@@ -253,15 +265,28 @@ def aligned_digests(
     return out, notes
 
 
-def _each(files: Sequence[TraceFile], device: str) -> Iterator[tuple[int, list[RankDigest], str]]:
-    """Yield the digests of each file, or why there are none, in the order of completion."""
+def _by_rank(files: Sequence[TraceFile]) -> list[list[TraceFile]]:
+    """Group files by the rank in their names: a graph is read with the trace of its rank."""
+    groups: dict[tuple[str, int], list[TraceFile]] = {}
+    for number, file in enumerate(files):
+        rank = named_rank(Path(str(file)).name)
+        key = ("file", number) if rank is None else ("rank", rank)
+        groups.setdefault(key, []).append(file)
+    return list(groups.values())
+
+
+_Digested = tuple[int, list[RankDigest], list[str]]
+
+
+def _each(groups: Sequence[list[TraceFile]], device: str) -> Iterator[_Digested]:
+    """Yield the digests of each group, and why files have none, in the order of completion."""
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, multiprocessing.get_context("forkserver")) as pool:
-        waiting = iter(enumerate(files))
-        open_: set[Future[tuple[int, list[RankDigest], str]]] = set()
+        waiting = iter(enumerate(groups))
+        open_: set[Future[_Digested]] = set()
         while True:
-            while len(open_) < _AHEAD * cores and (file := next(waiting, None)) is not None:
-                open_.add(pool.submit(_digests, *file, device))
+            while len(open_) < _AHEAD * cores and (group := next(waiting, None)) is not None:
+                open_.add(pool.submit(_digests, *group, device))
             if not open_:
                 return
             done, open_ = wait(open_, return_when=FIRST_COMPLETED)
@@ -269,10 +294,35 @@ def _each(files: Sequence[TraceFile], device: str) -> Iterator[tuple[int, list[R
                 yield each.result()
 
 
-def _digests(number: int, file: TraceFile, device: str) -> tuple[int, list[RankDigest], str]:
+def _digests(number: int, files: list[TraceFile], device: str) -> _Digested:
+    """Digest one trace after another, each joined with the graph of its process."""
+    graphs: list[Graph] = []
+    out: list[RankDigest] = []
+    notes = []
+
+    def digest(trace: Trace) -> None:
+        out.append(_without_path(digest_of(with_host_collectives(trace))))
+
+    for file in sorted(files, key=_is_graph, reverse=True) if len(files) > 1 else files:
+        try:
+            for each in read_file(file, device):
+                if isinstance(each, Graph) and not each.has_times:
+                    graphs.append(each)
+                    continue
+                trace = each.to_trace() if isinstance(each, Graph) else each
+                own = next((graph for graph in graphs if is_same_rank(trace, graph)), None)
+                digest(trace if own is None else joined(trace, own))
+                graphs = [graph for graph in graphs if graph is not own]
+        except WeftError as error:
+            notes.append(f"skipped {file}: {error}")
+    for graph in graphs:  # whose trace is not there
+        digest(graph.to_trace())
+    return number, out, notes
+
+
+def _is_graph(file: TraceFile) -> bool:
     try:
-        found = read_file(file, device)
-        traces = [each.to_trace() if isinstance(each, Graph) else each for each in found]
-        return number, [digest_of(with_host_collectives(trace)) for trace in traces], ""
-    except WeftError as error:
-        return number, [], f"skipped {file}: {error}"
+        with file.opened() as path:
+            return is_graph(path)
+    except WeftError:  # reading it will say why
+        return False

@@ -3,7 +3,8 @@
 The path covers one period of the step, or its wall if there is only one. It starts at the last GPU
 event of the step. If that event's launch came after the previous GPU event ended, it waited for the
 host, and the path continues at the last time the host itself had waited for the GPU. Otherwise it
-waited for that event. Gaps belong to their neighbours.
+waited for that event. Gaps belong to their neighbours. Where the host's own work stands for that of
+a GPU, it waited for the work before it.
 """
 
 from bisect import bisect_right
@@ -89,7 +90,10 @@ class _CriticalPathSearch:
             before, ended = self._last_ended(row, time)
             launch = int(trace.launch[row])
             called = float(trace.columns.start[launch]) if launch >= 0 else -np.inf
-            if launch >= 0 and called > ended:
+            if launch >= 0 and trace.columns.kind[launch] != EventKind.RUNTIME:
+                self.spend(HOST, time, max(ended, self.begin))  # work of the host itself
+                row, time = before, min(time, ended)
+            elif launch >= 0 and called > ended:
                 self.rows.append(launch)
                 self.spend(LATENCY, time, called)
                 row, time = self._through_host(called)

@@ -256,7 +256,7 @@ class _Small:
 def _small_of(rank: RankAnalysis) -> list[_Small]:
     """Return the kinds of which a step has many, and small ones where their sizes are known."""
     uses: dict[str, list[CollectiveUse]] = defaultdict(list)
-    counted = counted_steps(rank.steps)
+    counted = set(counted_steps(rank.steps))
     for use in rank.collectives:
         if use.step in counted and use.kind in _MERGED:
             uses[use.kind].append(use)
@@ -390,7 +390,7 @@ def _names(parts: Sequence[TimePart]) -> str:
 
 def _syncs(job: _Job) -> Iterator[Loss]:
     gain, rank = job.most(lambda r: _idle(r, (SYNC,)))
-    if not any(map(_waits, rank.trace.names)):
+    if gain <= 0 and not any(map(_waits, rank.trace.names)):  # names of all that was recorded
         return
     why = f"the host waits for its GPU{job.where(rank)}, and kernels that it launches afterwards "
     why += "start late"

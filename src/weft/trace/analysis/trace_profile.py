@@ -7,12 +7,14 @@ import numpy as np
 from weft.errors import FormatError
 from weft.timeline.step_diff import StepSide
 from weft.timeline.step_profile import OpSpan, StepProfile, by_start
-from weft.trace.analysis.analysis_result import Analysis, counted_times
+from weft.trace.analysis.analysis_result import Analysis, RankAnalysis, counted_times
 from weft.trace.analysis.kernel_table import COPIES, family_of, operators, shape_text
 from weft.trace.analysis.steps import steps_of
-from weft.trace.formats.reading import read
+from weft.trace.formats.graph import Graph
+from weft.trace.formats.reading import read_file
+from weft.trace.formats.trace_files import TraceFile
 from weft.trace.trace import EventKind, Ints, Trace
-from weft.trace.trace_collectives import collectives, communication
+from weft.trace.trace_collectives import collectives, communication, with_host_collectives
 from weft.units import format_size
 
 
@@ -59,8 +61,7 @@ def side_of(
             "Record with ProfilerActivity.CUDA; of a predicted step give the workload and its "
             "platform, as llama-8b@h100-8.",
         )
-    # A streamed rank has no events left: its file is read again.
-    trace = rank.trace if len(rank.trace) > len(rank.collectives) else read(rank.file)
+    trace = _whole(rank)
     several = len(analysis.ranks) > 1
     name = label or Path(rank.file).name
     parts: dict[str, list[float]] = {}
@@ -86,6 +87,16 @@ def side_of(
         parts,
         {part.what: part.seconds for part in rank.step_idle},
     )
+
+
+def _whole(rank: RankAnalysis) -> Trace:
+    """Return the trace of a rank with all its events; the file of a streamed one is read again."""
+    if rank.trace.is_whole:
+        return rank.trace
+    found = read_file(TraceFile.of(rank.file))
+    traces = [each.to_trace() if isinstance(each, Graph) else each for each in found]
+    same = [trace for trace in traces if trace.rank == rank.rank]
+    return with_host_collectives((same or traces)[0])
 
 
 class _OpNames:

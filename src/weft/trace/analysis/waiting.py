@@ -86,7 +86,11 @@ def _estimated(
     own = (ranked.ends(everyone) - ranked.starts(everyone)).tolist()
     shortest = _shortest(own, names)
     found = [
-        _least(links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype), shortest.get(name), seconds)
+        _least(
+            links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype, c.ranks),
+            shortest.get(name),
+            seconds,
+        )
         for c, name, seconds in zip(ranked.collectives, names, own, strict=True)
     ]
     # The fraction of known collectives that moves: the estimate for unknown sizes.
@@ -160,6 +164,7 @@ def stragglers(job: AlignedJob, busy: Sequence[BusyTime]) -> tuple[Straggler, ..
     times: dict[int, int] = defaultdict(int)
     extra: dict[int, list[tuple[float, float]]] = defaultdict(list)
     before: dict[int, float] = {}
+    took = Counter(number for match in job.matches for number, _ in match.members)
     ordered = sorted(job.matches, key=lambda match: float(job.starts(match).max()))
     for match in ordered:
         starts = job.starts(match)
@@ -174,7 +179,7 @@ def stragglers(job: AlignedJob, busy: Sequence[BusyTime]) -> tuple[Straggler, ..
     total = sum(cost.values())
     found = sorted(cost, key=lambda n: -cost[n])
     return tuple(
-        Straggler(_rank(job, n), times[n], len(ordered), cost[n], _why(extra[n]))
+        Straggler(_rank(job, n), times[n], took[n], cost[n], _why(extra[n]))
         for n in found
         if cost[n] > _WORTH * total
     )
@@ -195,7 +200,7 @@ def _extra(
     """Return how much longer the late rank was busy and idle than the others since then."""
     times = {}
     for (number, _), start in zip(match.members, starts.tolist(), strict=True):
-        begin = before.get(number, start)
+        begin = min(before.get(number, start), start)  # the one before may still run
         worked = float(busy[number].within(np.array([begin]), np.array([start]))[0])
         times[number] = (worked, max(start - begin - worked, 0.0))
     others = [each for number, each in times.items() if number != last]

@@ -80,7 +80,6 @@ def _node(message: bytes) -> GraphNode:
         found.setdefault(number, []).append(value)
     attributes = dict(_attribute(each) for each in found.get(10, ()))
     is_gpu = attributes.get("is_cpu_op") is False or attributes.get("is_cpu_op") == 0
-    start = found[6][0] * 1e-6 if 6 in found else None
     seconds = found[7][0] * 1e-6 if 7 in found else None
     return GraphNode(
         id=found[1][0] if 1 in found else 0,
@@ -88,7 +87,7 @@ def _node(message: bytes) -> GraphNode:
         needs=tuple(n for key in (4, 5) for each in found.get(key, ()) for n in varints(each)),
         is_gpu=is_gpu,
         seconds=0.0 if seconds is None and is_gpu else seconds,
-        start=start,
+        start_us=float(found[6][0]) if 6 in found else None,
         lane=whole_number(attributes.get("tid")) or 0,
         function=whole_number(attributes.get("rf_id")) or -1,
         arguments=_arguments(attributes, found.get(8)),
@@ -159,7 +158,8 @@ def read_chakra_json(path: Path | str) -> Graph:
 
 def _json_node(raw: dict[str, Any]) -> GraphNode:
     low = {str(key).lower().replace("_", ""): value for key, value in raw.items()}
-    seconds = _seconds(low.get("runtime", low.get("durationmicros")))
+    micros = _micros(low.get("runtime", low.get("durationmicros")))
+    seconds = None if micros is None else micros * 1e-6
     is_gpu = not low.get("iscpuop", low.get("nodetype") != _COLLECTIVE_NODE)
     return GraphNode(
         id=int(low["id"]),
@@ -167,17 +167,17 @@ def _json_node(raw: dict[str, Any]) -> GraphNode:
         needs=tuple(int(n) for n in (*low.get("datadeps", ()), *low.get("ctrldeps", ()))),
         is_gpu=is_gpu,
         seconds=0.0 if seconds is None and is_gpu else seconds,
-        start=_seconds(low.get("starttimemicros")),
+        start_us=_micros(low.get("starttimemicros")),
         lane=whole_number(low.get("nodetype")) or 0 if is_gpu else 0,
     )
 
 
-def _seconds(micros: Any) -> float | None:
-    if micros is None:
+def _micros(value: Any) -> float | None:
+    if value is None:
         return None
-    if not 0 <= float(micros) < inf:
-        raise ValueError(f"{micros} is not a time")
-    return float(micros) * 1e-6
+    if not 0 <= float(value) < inf:
+        raise ValueError(f"{value} is not a time")
+    return float(value)
 
 
 _CUT = "a message ends before its last field does"

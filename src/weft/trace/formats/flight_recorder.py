@@ -8,6 +8,8 @@ completed is noted, because that is what the others wait for.
 """
 
 import re
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ import msgspec
 
 from weft.errors import FormatError
 from weft.trace.formats.file_pieces import FilePieces
-from weft.trace.tensors import Tensor
 from weft.trace.trace import EventKind, Trace, TraceEvent, trace_of_events, whole_number
 from weft.units import file_name
 
@@ -116,7 +117,7 @@ def _elements(sizes: Any) -> int | None:
         return None
     shapes = [each for each in sizes if isinstance(each, list)]
     known = [tuple(n for n in map(whole_number, each) if n is not None) for each in shapes]
-    return whole_number(sum(Tensor(shape, "byte").nbytes for shape in known))
+    return whole_number(sum(prod(shape) for shape in known))  # 1 of a scalar
 
 
 def _group_sizes(config: Any) -> dict[str, int]:
@@ -130,9 +131,28 @@ def _group_sizes(config: Any) -> dict[str, int]:
     return out
 
 
+def _without_parts(entries: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield entries, the last first, without the calls of batches.
+
+    The calls of a batch precede its launch in their group. They have its number, and no times of
+    their own: the launch stands for them.
+    """
+    launches: dict[str, tuple[bool, object]] = {}  # by group, the number of the last one
+    for entry in reversed(entries):
+        group, is_p2p = str(entry.get("process_group")), bool(entry.get("is_p2p"))
+        number = is_p2p, entry.get("p2p_seq_id" if is_p2p else "collective_seq_id")
+        if _name(entry).endswith(":coalesced"):
+            launches[group] = number
+        elif launches.get(group) == number and _times(entry) is None:
+            continue
+        else:
+            launches.pop(group, None)
+        yield entry
+
+
 def _unfinished(entries: list[dict[str, Any]]) -> list[str]:
     """Return a note on collectives that did not complete."""
-    open_ = [entry for entry in entries if _times(entry) is None]
+    open_ = [entry for entry in _without_parts(entries) if _times(entry) is None][::-1]
     if not open_:
         return []
     first = open_[0]

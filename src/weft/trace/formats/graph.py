@@ -43,7 +43,7 @@ class GraphNode:
     parent: int | None = None
     is_gpu: bool = False
     seconds: float | None = None
-    start: float | None = None
+    start_us: float | None = None  # as written: seconds since 1970 leave no nanoseconds to a float
     lane: int = 0  # thread or stream
     function: int = -1  # of PyTorch's record function; the profiler uses the same ids
     arguments: dict[str, Any] = field(default_factory=dict)  # as the profiler names them
@@ -87,8 +87,10 @@ class Graph:
     def to_trace(self) -> Trace:
         """Return the graph as a trace; nodes without starts are scheduled."""
         every = [node for node in self.nodes if node.seconds is not None]
-        known = all(node.start is not None for node in every)
-        begins = np.array([node.start or 0.0 for node in every] if known else _laid_out(every))
+        known = all(node.start_us is not None for node in every)
+        starts_us = np.array([node.start_us or 0.0 for node in every] if known else [])
+        first_us = float(starts_us.min()) if len(starts_us) else 0.0
+        begins = (starts_us - first_us) * 1e-6 if known else np.array(_laid_out(every))
         possible = possible_times(begins, np.array([node.seconds for node in every], float))
         timed = [node for node, keep in zip(every, possible.tolist(), strict=True) if keep]
         names = {name: i for i, name in enumerate(dict.fromkeys(node.name for node in timed))}
@@ -117,6 +119,7 @@ class Graph:
             threads=tuple(("gpu" if gpu else "host", str(lane)) for gpu, lane in lanes),
             details=tuple(details),
             num_events=len(self.nodes),
+            origin_ns=int(first_us) * 1000 + round(first_us % 1 * 1000),
             format=self.format,
             about={"schema": self.schema, "laid_out": not known},
             losses=(*self.losses, *skipped_note(possible), *self._notes(known=known)),

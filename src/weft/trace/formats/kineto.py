@@ -169,8 +169,17 @@ def _device(about: dict[str, Any], columns: TraceColumns) -> dict[str, Any]:
 def _rank(distributed: dict[str, Any], file: str) -> int | None:
     """Return the rank from the file; old profilers wrote none, so from its name."""
     known = whole_number(distributed.get("rank"))
+    return named_rank(file) if known is None else known
+
+
+def named_rank(file: str) -> int | None:
+    """Return the rank in the name of a file, or None.
+
+    >>> named_rank("rank-3.json"), named_rank("worker0.pt.trace.json")
+    (3, None)
+    """
     named = re.search(r"rank[-_.]?(\d{1,6})", file, re.IGNORECASE)
-    return int(named[1]) if known is None and named else known
+    return int(named[1]) if named else None
 
 
 def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[str]:

@@ -17,12 +17,13 @@ import json
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError
+from weft.trace.formats.kineto import named_rank
 from weft.trace.trace import EventKind, Trace, TraceEvent, trace_of_events, whole_number
 from weft.units import file_name
 
@@ -39,6 +40,7 @@ _STEP = re.compile(
 _OPERATOR = re.compile(r"([A-Za-z_]\w*::[\w.]+)\b(?:.*?\bsizes = (\[.*\]))?")
 _API_VERSION = re.compile(r"_v\d+$")  # cudaLaunchKernel_v7000
 _NCCL_CALL = re.compile(r"nccl(?=AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|Send|Recv)")
+_GROUP, _SIZE = "NCCL communicator ID", "No. of ranks"  # keys of payloads
 _LARGEST = 1 << 62  # of a column
 _Event = tuple[int, TraceEvent]  # with the process that it is of
 
@@ -79,6 +81,7 @@ class _Export:
                 "Write one with nsys export --type sqlite report.nsys-rep",
             )
         self.strings = dict(self.rows("StringIds", "id", "value"))
+        self.sizes = _group_sizes(data for (data,) in self.rows(_RANGES, "jsonText"))
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield columns of a table; those that it does not have are None."""
@@ -117,7 +120,7 @@ class _Export:
             _RANGES, "start", "end", "globalTid", "eventType", "text", "textId", "jsonText"
         ):
             if kind in _RANGE_TYPES:
-                said, is_op, detail = _range(text or self.text(number) or "range", data)
+                said, is_op, detail = _range(text or self.text(number) or "range", data, self.sizes)
                 what = EventKind.OP if is_op else EventKind.ANNOTATION
                 yield from _on_host(what, said, start, end, thread, detail=detail)
 
@@ -161,16 +164,17 @@ def _on_host(
         yield tid & ~_THREAD, event._replace(correlation=_whole(correlation), detail=detail)
 
 
-def _range(text: str, data: Any) -> tuple[str, bool, bytes]:
+def _range(text: str, data: Any, sizes: Mapping[str, int]) -> tuple[str, bool, bytes]:
     """Return name, whether it is an operator, and the arguments of an NVTX range.
 
-    >>> _range("iteration_12", None), _range("aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]", None)[2]
+    >>> mm = "aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]"
+    >>> _range("iteration_12", None, {}), _range(mm, None, {})[2]
     (('ProfilerStep#12', False, b''), b'{"Input Dims":[[2, 3], [3, 4]]}')
     """
     if step := _STEP.fullmatch(text.strip()):
         return f"ProfilerStep#{step[1]}", False, b""
     if _NCCL_CALL.match(text):
-        return _NCCL_CALL.sub("nccl:", text), False, _collective_arguments(data)
+        return _NCCL_CALL.sub("nccl:", text), False, _collective_arguments(text, data, sizes)
     operator = _OPERATOR.match(text)
     if operator is None:
         return text, False, b""
@@ -178,19 +182,41 @@ def _range(text: str, data: Any) -> tuple[str, bool, bytes]:
     return operator[1], True, dims.encode()
 
 
-def _collective_arguments(data: Any) -> bytes:
-    """Return the bytes of a collective from the payload of NCCL's range, as Kineto writes them."""
+def _payload(data: Any) -> dict[str, Any]:
     try:
-        payload = json.loads(data) if isinstance(data, str) else None
+        found = json.loads(data) if isinstance(data, str) else None
     except (ValueError, RecursionError):
-        return b""
-    if not isinstance(payload, dict):
-        return b""
-    sizes = [v for key, v in payload.items() if "bytes" in key.lower() or "size" in key.lower()]
-    nbytes = next((size for size in map(whole_number, sizes) if size), None)
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _group_sizes(payloads: Iterable[Any]) -> dict[str, int]:
+    """Return the number of ranks of communicators whose creation was recorded, by their ids."""
+    told = (_payload(each) for each in payloads if isinstance(each, str) and _SIZE in each)
+    found = ((str(each.get(_GROUP, "")), whole_number(each.get(_SIZE))) for each in told)
+    return {group: size for group, size in found if group and size}
+
+
+def _collective_arguments(text: str, data: Any, sizes: Mapping[str, int]) -> bytes:
+    """Return the arguments of a collective from the payload of NCCL's range, as Kineto writes them.
+
+    The size there is that of one message: what a rank gives to an all-gather and what it gets from
+    a reduce-scatter. The other side follows from the number of ranks.
+    """
+    payload = _payload(data)
+    told = (v for key, v in payload.items() if "bytes" in key.lower() or "size" in key.lower())
+    nbytes = next((size for size in map(whole_number, told) if size), None)
     if nbytes is None:
         return b""
-    return json.dumps({"In msg nelems": nbytes, "Out msg nelems": nbytes, "dtype": "Byte"}).encode()
+    out: dict[str, Any] = {
+        "In msg nelems": None if "ReduceScatter" in text else nbytes,
+        "Out msg nelems": None if "AllGather" in text else nbytes,
+        "dtype": "Byte",
+    }
+    if group := str(payload.get(_GROUP, "")):
+        out["Process Group Name"] = group
+        out |= {"Group size": sizes[group]} if group in sizes else {}
+    return json.dumps(out).encode()
 
 
 def _traces(export: _Export) -> list[Trace]:
@@ -204,7 +230,7 @@ def _traces(export: _Export) -> list[Trace]:
     schema = dict(export.rows("META_DATA_EXPORT", "name", "value"))
     began = export.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     zero = next((_whole(time, 0) for (time,) in began), 0)
-    named = re.search(r"rank[-_.]?(\d{1,6})", Path(export.path).name, re.IGNORECASE)
+    named = named_rank(Path(export.path).name)
     several = len(processes) > 1
     out = []
     for number, process in enumerate(processes):
@@ -216,7 +242,7 @@ def _traces(export: _Export) -> list[Trace]:
                 path=file_name(export.path),
                 zero_ns=zero,
                 format="nsight",
-                rank=number if several else int(named[1]) if named else None,
+                rank=number if several else named,
                 world_size=len(processes) if several else None,
                 device=device,
                 num_units=units,

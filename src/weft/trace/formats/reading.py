@@ -14,7 +14,7 @@ from weft.trace.formats.execution_trace import is_same_rank, joined, read_execut
 from weft.trace.formats.file_pieces import head_of
 from weft.trace.formats.flight_recorder import read_flight_recorder, refuse_pickle
 from weft.trace.formats.graph import Graph
-from weft.trace.formats.kineto import read_kineto
+from weft.trace.formats.kineto import named_rank, read_kineto
 from weft.trace.formats.nsight import SQLITE, read_nsight
 from weft.trace.formats.rocprof import read_rocprof
 from weft.trace.formats.trace_files import TraceFile
@@ -73,11 +73,16 @@ def _json_format(head: bytes) -> JsonFormat | None:
     return JSON_FORMATS[key[1].decode()] if key else None
 
 
+def is_graph(path: Path | str) -> bool:
+    """Return whether the head of a file is that of a graph."""
+    json_format = _json_format(head_of(Path(path)))
+    known = json_format is not None and json_format.is_graph
+    return known or str(path).endswith((".et", ".et.gz"))
+
+
 def read_untimed(path: Path | str) -> Graph | None:
     """Read a graph without times; None for any other file, of which only the head is read."""
-    json_format = _json_format(head_of(Path(path)))
-    is_graph = json_format is not None and json_format.is_graph
-    if not is_graph and not str(path).endswith((".et", ".et.gz")):
+    if not is_graph(path):
         return None
     found = read_any(path)
     return found if isinstance(found, Graph) and not found.has_times else None
@@ -129,12 +134,25 @@ def _joined(found: Sequence[Trace | Graph]) -> list[Trace]:
     for graph in found:
         if not isinstance(graph, Graph):
             continue
-        same = [i for i, trace in enumerate(traces) if is_same_rank(trace, graph)]
-        if same:
-            traces[same[0]] = joined(traces[same[0]], graph)
-        else:
+        place = _place_of(graph, traces)
+        if place is None:
             traces.append(graph.to_trace())
+        else:
+            traces[place] = joined(traces[place], graph)
     return traces
+
+
+def _place_of(graph: Graph, traces: Sequence[Trace]) -> int | None:
+    """Return the index of the trace of a graph's process, or None.
+
+    Processes of different hosts or containers may have one number: then the rank in the name of
+    the file decides, or the order of the files.
+    """
+    same = [i for i, trace in enumerate(traces) if is_same_rank(trace, graph)]
+    rank = named_rank(Path(graph.path).name)
+    named = [i for i in same if rank is not None and traces[i].rank == rank]
+    alone = [i for i in same if traces[i].graph is None]
+    return next(iter(named or alone or same), None)
 
 
 def jobs_of(traces: Sequence[Trace]) -> tuple[list[AlignedJob], list[str]]:

@@ -145,6 +145,6 @@ def _trace(path: str, tool: _Tool, count: int) -> Trace:
 
 
 def _stream(record: _Record) -> int:
-    if record.dispatch_info is not None:
-        return record.dispatch_info.queue_id.handle
-    return record.stream_id.handle if record.stream_id else -1
+    if record.stream_id is not None:
+        return record.stream_id.handle
+    return -1 if record.dispatch_info is None else record.dispatch_info.queue_id.handle

@@ -33,6 +33,14 @@ class TraceFile:
     def __str__(self) -> str:
         return f"{self.path}/{self.member}" if self.member else str(self.path)
 
+    @classmethod
+    def of(cls, name: str) -> "TraceFile":
+        """Return the file that has this text."""
+        path = Path(name)
+        archives = (p for p in path.parents if p.suffix == ".zip" and p.is_file())
+        archive = None if path.exists() else next(archives, None)
+        return cls(path) if archive is None else cls(archive, str(path.relative_to(archive)))
+
     @contextmanager
     def opened(self) -> Iterator[Path]:
         """Yield the path of a file with its content."""

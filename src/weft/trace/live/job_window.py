@@ -190,6 +190,7 @@ class JobJoiner:
         self._pending: dict[int, NDArray[Any]] = {}
         self._hosts: dict[int, str] = {}
         self._heard: dict[int, float] = {}
+        self._began: float | None = None  # when the first batch came
         self._done: set[int] = set()
         self._steps: dict[int, list[int]] = defaultdict(list)
         self._groups: dict[int, tuple[str, list[int]]] = {}
@@ -205,6 +206,7 @@ class JobJoiner:
         self._pending[batch.rank] = merged[-_KEPT:]
         self._hosts[batch.rank] = batch.host
         self._heard[batch.rank] = now
+        self._began = now if self._began is None else self._began
         self._steps[batch.rank] = (self._steps[batch.rank] + batch.steps)[-_KEPT:]
         self._groups |= batch.groups
         if batch.last:
@@ -227,9 +229,11 @@ class JobJoiner:
         used: dict[int, NDArray[np.bool_]] = {
             rank: np.zeros(len(stamps), bool) for rank, stamps in self._pending.items()
         }
+        # Ranks start at different times: the first batch of each is waited for like any other.
+        starting = self._began is None or now - self._began <= _SILENT * self.interval
         for number, (_, ranks) in self._groups.items():
             members = [rank for rank in ranks if rank in self._pending and rank not in silent]
-            if len(members) > 1:
+            if len(members) > 1 and not (starting and any(r not in self._heard for r in ranks)):
                 self._join(number, members, sums, kinds, used, spans)
         for rank, found in spans.items():
             sums[rank]["waiting"] = found.waiting()
@@ -307,7 +311,8 @@ class JobJoiner:
             picked.append(self._pending[rank][chosen])
         table = np.stack(picked)
         start, end = table["start"] * 1e-9, table["end"] * 1e-9
-        start, end = _one_clock([self._hosts[rank] for rank in members], start, end)
+        ahead = _clocks([self._hosts[rank] for rank in members], end)
+        start, end = start - ahead, end - ahead
         waits, moves = waiting_and_moving(start, end)
         last = start.argmax(axis=0)
         ranks = np.array(members)
@@ -317,7 +322,10 @@ class JobJoiner:
             mine = last == index
             each = sums[rank]
             each["count"] += len(common)
-            spans[rank].add(start[index], start[index] + waits[index], ranks[last], *moved)
+            # On its own clock: the first host of another group may be another one.
+            began = start[index] + ahead[index]
+            bytes_moved = (bound + ahead[index] for bound in moved)
+            spans[rank].add(began, began + waits[index], ranks[last], *bytes_moved)
             each["last"] += float(mine.sum())
             for name, values in (("busy", busy), ("idle", idle)):
                 each[name] += float(values[mine].sum())
@@ -372,20 +380,17 @@ def _common(sequences: Iterable[NDArray[Any]]) -> NDArray[Any]:
     return np.empty(0, np.uint32) if common is None else common
 
 
-def _one_clock(
-    hosts: Sequence[str], start: NDArray[Any], end: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Move ranks of other hosts to the clock of the first: a collective ends on all together."""
-    reference = end[0]
+def _clocks(hosts: Sequence[str], end: NDArray[Any]) -> NDArray[Any]:
+    """Return by rank how far its clock is ahead of that of the first host, as a column.
+
+    A collective ends on all ranks together.
+    """
+    ahead = np.zeros((len(hosts), 1))
     for host in dict.fromkeys(hosts):
-        if host == hosts[0]:
-            continue
-        there = np.array([each == host for each in hosts])
-        offset = np.median(end[there] - reference)
-        start, end = start.copy(), end.copy()
-        start[there] -= offset
-        end[there] -= offset
-    return start, end
+        if host != hosts[0]:
+            there = np.array([each == host for each in hosts])
+            ahead[there] = np.median(end[there] - end[0])
+    return ahead
 
 
 def _longer(values: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:

@@ -22,6 +22,11 @@ from weft.trace.recorded.calls import Calls
 from weft.trace.tensors import dtype_name, tensors_of
 
 Shape = tuple[int, ...]
+# Operators that overwrite their first input, and those that read no more of it than they write.
+_OVERWRITES = frozenset(
+    f"aten::{name}" for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_")
+)
+_PICKS = frozenset(f"aten::{name}" for name in ("embedding", "index_select", "index", "gather"))
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::_scaled_mm": 0}  # where the operands begin
 _FLOATS = ("fp64", "fp32", "fp16", "bf16")  # integers are moved like any other bytes
 _BATCHED = {"aten::bmm": 0, "aten::baddbmm": 1}
@@ -164,7 +169,16 @@ def _moved(op: str, sizes: Sequence[int], dtype: str) -> Cost | None:
     """Price by the bytes of all inputs and of an output as large as the largest of them."""
     if not sizes:  # recorded without shapes
         return None
-    inside = sum(sizes)
-    written = sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes)
-    total = max(sizes) + written if op == "aten::copy_" else inside + written
+    total = bytes_moved(op, sizes, sizes[0] if op in _OVERWRITES else max(sizes))
     return Cost("elementwise", (total,), dtype, nbytes=total) if total else None
+
+
+def bytes_moved(op: str, sizes: Sequence[int], written: int) -> int:
+    """Return the bytes that an operator reads and writes, from those of its inputs and results.
+
+    >>> bytes_moved("aten::add", [8, 8], 8), bytes_moved("aten::copy_", [8, 8], 8)
+    (24, 16)
+    """
+    if op in _PICKS:
+        return 2 * written + sum(sizes[1:])
+    return sum(sizes[op in _OVERWRITES :]) + written

@@ -28,7 +28,7 @@ from weft.step.step_graph import (
     Unsupported,
 )
 from weft.trace.formats.graph import Graph, GraphNode
-from weft.trace.recorded.costs import cost_of
+from weft.trace.recorded.costs import bytes_moved, cost_of
 from weft.trace.tensors import Tensor, tensors_of
 from weft.trace.trace_collectives import TracedCollective, collective_of_arguments, kind_of
 
@@ -189,7 +189,7 @@ class _Step:
 
     def _moved(self, name: str, node: GraphNode, cost: Cost | None, *, known: bool) -> Cost | None:
         """Return an op that is priced by its bytes, whether that is known to be right or not."""
-        nbytes = sum(each.nbytes for each in _inputs(node)) + node.written
+        nbytes = bytes_moved(name, [each.nbytes for each in _inputs(node)], node.written)
         if not known:
             self._unsupported(name, nbytes, "no cost is known: priced as memory traffic")
         if not node.written:
