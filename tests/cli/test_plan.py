@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 
+from tests.models.configs import CONFIGS
 from tests.trace.events import written
 from tests.whatif.jobs import exposed_steps, straggling, uneven_steps
 from weft.cli import main
@@ -147,6 +148,18 @@ def test_a_plan_on_a_replay_that_is_off_is_refused(tmp_path, capsys):
     even = written(tmp_path / "even.json", exposed_steps())
     assert main(["plan", str(even), "--anyway"]) == 0
     assert "planned for the typical step" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("search", [(), ("--search", "layout")])
+def test_what_a_configuration_asks_for_and_is_not_modelled_is_named(tmp_path, capsys, search):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIGS["llama-3-8b"] | {"residual_gate": True}))
+    small = ("--set", "layers=2", "--set", "seq=256", "--set", "tp=1", "--set", "micro_batch=1")
+    asked = ["plan", str(file), "--on", "h100-8", *small, *search]
+    assert main([*asked, "--json"]) == 0
+    assert "left out: residual_gate" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+    assert main(asked) == 0
+    assert "left out: residual_gate" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_layout_search_names_the_next_command_with_the_machine_as_given(

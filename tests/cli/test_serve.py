@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.models.configs import CONFIGS
 from weft.cli import main
 from weft.units import format_time
 
@@ -145,8 +146,28 @@ def test_keys_and_values_move_between_the_nodes_of_a_machine(capsys):
         ),
         ((*ON_H100, "--prefill", "2", "--decode", "1x1"), 2, "--prefill: expected"),
         ((*ON_H100, "--prefill", "8x1", "--decode", "1x1"), 2, "need 9 ranks, h100-8 has 8"),
+        (
+            ("mixtral-8x7b", *ON_H100[1:], "--set", "ep=8", "--prefill", "1x1", "--decode", "1x1"),
+            2,
+            "need 16 ranks",
+        ),
+        ((*ON_H100, "--set", "flash=false"), 2, "--set flash: serving has no"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_line(capsys, arguments, code, said):
     assert main(["serve", *arguments]) == code
     assert said in capsys.readouterr().err
+
+
+def test_what_a_configuration_asks_for_and_is_not_served_is_named(tmp_path, capsys):
+    file = tmp_path / "config.json"
+    config = CONFIGS["llama-3-8b"] | {"quantization_config": {"quant_method": "fp8"}}
+    file.write_text(json.dumps(config | {"max_position_embeddings": 131072}))
+    asked = ["serve", str(file), "--on", "h100-8", *SMALL, "--fetch", "recompute"]
+    assert main([*asked, "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]  # none of the length of training
+    assert "use --set math=fp8" in note
+    assert main(asked) == 0
+    assert "use --set math=fp8" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--set", "math=fp8", "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["notes"]

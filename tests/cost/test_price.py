@@ -13,7 +13,7 @@ from weft.cost.families import FAMILIES
 from weft.cost.peak_rates import achieved_share, rated_flops
 from weft.cost.ranges import Deviation, range_term
 from weft.errors import UnknownNameError, UsageError
-from weft.hardware import platform, platform_names
+from weft.hardware import find_device, platform, platform_names
 from weft.hardware.dtypes import item_bytes, known_dtype, scheme_of
 from weft.hardware.kernel_fits import ANY, FOLDER, device_fits, find_fit, fitted_devices
 from weft.hardware.measured import OpCostModel
@@ -205,6 +205,17 @@ def test_units_without_a_dtype_use_the_next_that_holds_it():
     same = [gemm_grid(cost.shape, dtype, v100) for dtype in ("bf16", "fp16")]
     assert same[0] == same[1]
     assert 0 < achieved_share(v100, "fp16") <= 1
+
+
+@pytest.mark.parametrize("name", ["a100", "a40", "t4"])
+def test_units_of_integers_multiply_no_floats(name):
+    device = find_device(name)
+    half = rated_flops(device, "bf16")
+    assert rated_flops(device, "fp8") == rated_flops(device, "nvfp4") == half
+    assert rated_flops(device, "int8") == device.flops["int8"].rated
+    sides = {key: np.array([8192.0]) for key in "mnk"}
+    seconds = price_columns("gemm", sides, device, "fp8").seconds[0]
+    assert seconds > 2 * 8192**3 / half
 
 
 def test_the_catalogue_of_kernels_is_small_and_says_how_far_off_it_is():

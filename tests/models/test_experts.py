@@ -171,3 +171,19 @@ def test_mixtral_trains_about_as_fast_as_megatron_published():
     token = 3 * (32 * (attention + 2 * 2 * EXPERT) + 2 * 4096 * 32000)  # as Megatron counts
     rate = 256 * 4096 * token / seconds / 64
     assert 0.9 < rate / 438e12 < 1.35
+
+
+def test_experts_are_shared_out_among_fewer_ranks_where_weights_are():
+    """Of two replicas of 8 ranks each has all experts, and they sum what each has of a gradient."""
+    given = {"ep": 4, "batch": 16, "fsdp": True}
+    whole, halves = mixtral(16, **given), mixtral(16, **given, shard=8)
+    assert moved(halves, "edp") == {}
+    assert moved(halves, "expert shard") == moved(whole, "edp")
+    assert moved(halves, "expert replica") == {"all_reduce": [2 * 2 * EXPERT // 2]}
+    assert (halves.members("expert shard", 5), halves.members("expert replica", 5)) == (
+        (1, 5),
+        (5, 13),
+    )
+    check(halves)
+    kept = [(graph.memory or Memory()).weights for graph in (whole, halves)]
+    assert kept[1] == pytest.approx(2 * kept[0], rel=0.01)

@@ -13,6 +13,9 @@ from weft.models.named import generate, job_of, tables_of, workload_names
 from weft.models.pipeline import dual_passes, overlapped_passes, passes
 from weft.models.tables import Table, read_tables, table_wise, zipf_of
 from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import WORKSPACE, layer_activations, stage_memories
+from weft.models.zoo import MODELS
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.step import NO_HOST, Memory, StepEngine, StepGraph, check
@@ -50,9 +53,14 @@ def test_products_are_shared_out_whatever_the_parallelism(tp, pp, dp, fsdp):
 
 
 def test_training_takes_three_times_the_products_of_a_forward_pass():
+    given = {"batch": "1", "mode": "prefill"}
     train = flops(generate("llama-8b", 1, {"batch": "1"}))
-    serving = flops(generate("llama-8b", 1, {"batch": "1", "mode": "prefill"}))
+    serving = flops(generate("llama-8b", 1, given | {"scored": "8192"}))
     assert train == pytest.approx(3 * serving)
+    head = 2.0 * 128256 * 4096  # of a token: what follows the last one is all that is asked
+    assert serving - flops(generate("llama-8b", 1, given)) == pytest.approx(8191 * head)
+    jobs = [job_of("llama-8b", 1, given | {"scored": scored}) for scored in ("0", "8192")]
+    assert jobs[1].flops - jobs[0].flops == pytest.approx(8191 * head)
 
 
 def test_decoding_looks_at_the_whole_past():
@@ -61,6 +69,60 @@ def test_decoding_looks_at_the_whole_past():
     assert graph.memory is not None
     assert seen[3:5] == (1, 8192)
     assert graph.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
+
+
+@pytest.mark.parametrize(
+    ("settings", "item"),
+    [
+        ({}, 2),
+        ({"kv_dtype": "fp8"}, 1),
+        ({"dtype": "fp8"}, 2),
+        ({"dtype": "fp8", "kv_dtype": "fp8"}, 1),
+        ({"dtype": "fp32"}, 4),
+        ({"kv_dtype": "nvfp4"}, 1),
+    ],
+)
+def test_a_cache_takes_the_bytes_that_attention_reads(settings, item):
+    graph = generate("llama-8b", 1, {"batch": "4", "mode": "decode", **settings})
+    (shape,) = {op.cost.shape for op in graph.ops() if op.cost and op.name == "attention"}
+    assert (*shape, 0, 2)[8] == item
+    assert (graph.memory or Memory()).other == 4 * 8192 * 2 * 1024 * 32 * item
+
+
+def test_a_server_stores_products_as_it_multiplies_them_and_shares_them_where_asked():
+    model, settings = MODELS["llama-8b"], {"batch": "8", "mode": "decode"}
+    layers = 32 * model.layer_weights(model.kinds[0]).total
+    ends = 2 * 128256 * 4096
+    wide, narrow, shared = (
+        (generate("llama-8b", 8, {**settings, **more}).memory or Memory()).weights
+        for more in ({}, {"math": "fp8"}, {"fsdp": "true"})
+    )
+    assert (wide, narrow) == (2 * (layers + ends), layers + 2 * ends)
+    assert shared == wide // 8
+
+
+def test_recomputed_attention_leaves_what_its_paper_counts():
+    """34 bytes of a token and hidden element are kept (arXiv 2205.05198, equation 6)."""
+    model = replace(MODELS["gpt2"], flash=False, dropout=True, recompute="selective")
+    kept = layer_activations(model, model.kinds[0], 4096, 4, 2)
+    assert kept == pytest.approx(34 * 4096 * model.hidden, rel=0.01)
+
+
+def test_modules_that_predict_further_tokens_keep_activations():
+    model = replace(MODELS["llama-8b"], layers=4, pp=2, batch=2, seq=512)
+    plain, more = (stage_memories(each, Layout(each, 2)) for each in (model, replace(model, mtp=1)))
+    layer = layer_activations(model, model.kinds[0], 512, 1, 2)
+    assert more[0] == plain[0]
+    assert more[1].activations - plain[1].activations >= layer
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_gathered_embedding_may_be_larger_than_a_layer(reshard):
+    model = replace(MODELS["gemma-2-2b"], fsdp=True, batch=8, reshard=reshard)
+    (memory,) = stage_memories(model, Layout(model, 8))
+    end, layer = 256000 * 2304, model.layer_weights(model.kinds[0]).total
+    gathered = end + (1 if reshard else 26) * layer
+    assert memory.buffers == pytest.approx(2 * (gathered + layer) + WORKSPACE, rel=1e-6)
 
 
 def test_experts_exchange_tokens_twice_a_layer_and_way():
@@ -380,6 +442,14 @@ def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_produc
         moved[dtype] = {op.name: op.collective.nbytes for op in graph.ops() if op.collective}
     assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
     assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_model_flops_of_a_server_are_those_of_its_step(mode):
+    settings = {"layers": "4", "batch": "2", "seq": "256", "mode": mode}
+    jobs = [job_of("deepseek-v3", 1, settings | {"mtp": mtp}) for mtp in ("0", "1")]
+    assert flops(jobs[0].graph()) == flops(jobs[1].graph())
+    assert jobs[0].flops == jobs[1].flops > 0
 
 
 @pytest.mark.parametrize("window", [0, 32, 128, 200, 256])

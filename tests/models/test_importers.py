@@ -61,6 +61,15 @@ def test_what_is_left_out_is_named():
     assert any("8192 of at most 163840" in note for note in notes)
 
 
+@pytest.mark.parametrize(("full", "window"), [(28, 0), (0, 4096)])
+def test_windows_of_qwen_begin_behind_its_full_layers(full, window):
+    changed = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": full}
+    model, _ = model_of({**CONFIGS["qwen2.5-7b"], **changed}, "config.json")
+    assert model.window == window
+    with pytest.raises(FormatError, match="max_window_layers 14 of 28"):
+        model_of({**CONFIGS["qwen2.5-7b"], **changed, "max_window_layers": 14}, "config.json")
+
+
 def test_an_unknown_architecture_is_named_with_the_nearest_and_what_is_missing():
     with pytest.raises(UsageError, match="'llama5'") as error:
         model_of({"model_type": "llama5", "hidden_size": 8}, "config.json")
@@ -148,13 +157,97 @@ def test_settings_of_a_torchtitan_job_are_read(tmp_path, old, new, field, value)
     assert getattr(job.model, field) == value
 
 
-def test_a_torchtitan_pipeline_is_read(tmp_path):
-    keys = ("degree = 4", 'schedule = "Interleaved1F1B"', "layers_per_stage = 5")
+def piped(tmp_path, *keys, ranks=64):
+    """Return the job of a pipeline of torchtitan with these keys."""
     stages = "\n".join(f"pipeline_parallel_{key}" for key in keys)
     text = TITAN.replace("tensor_parallel_degree = 8", stages)
-    job = imported(written(tmp_path / "train.toml", text), 64)
+    return imported(written(tmp_path / "train.toml", text), ranks)
+
+
+_NO_ENDS = ("first_stage_less_layers = 0", "last_stage_less_layers = 0")
+
+
+def test_a_torchtitan_pipeline_is_read(tmp_path):
+    keys = ("degree = 4", 'schedule = "Interleaved1F1B"', "layers_per_stage = 5")
+    job = piped(tmp_path, *keys, *_NO_ENDS)
     assert (job.model.pp, job.model.interleave, job.model.schedule) == (4, 4, "1f1b")
     assert not job.model.reshard  # as torchtitan does by default in a pipeline
+
+
+@pytest.mark.parametrize(
+    ("ends", "held"),
+    [
+        ((), [20, 21, 20, 19]),  # the embedding and the head count as a layer each
+        (_NO_ENDS, [20, 20, 20, 20]),
+        (("first_stage_less_layers = 0", "last_stage_less_layers = 4"), [21, 21, 21, 17]),
+    ],
+)
+def test_stages_of_torchtitan_have_fewer_layers_at_the_ends(tmp_path, ends, held):
+    job = piped(tmp_path, "degree = 4", *ends)
+    assert [len(chunk) for chunk in Layout(job.model, 64).chunks] == held
+
+
+def test_stages_of_torchtitan_that_ranks_cannot_share_are_named(tmp_path):
+    with pytest.raises(UsageError, match="makes 17 stages"):
+        piped(tmp_path, "degree = 4", "layers_per_stage = 5")
+
+
+def test_accumulation_around_a_torchtitan_pipeline_is_named(tmp_path):
+    text = TITAN.replace("tensor_parallel_degree = 8", "pipeline_parallel_degree = 4")
+    for batch, told in ((128, False), (256, True)):
+        size = f"seq_len = 4096\nglobal_batch_size = {batch}"
+        path = written(tmp_path / "train.toml", text.replace("seq_len = 4096", size))
+        notes = " ".join(imported(path, 64).notes)
+        assert ("2 pipelines one after another" in notes) == told
+
+
+@pytest.mark.parametrize(
+    ("added", "etp"),
+    [("", 1), ("expert_tensor_parallel_degree = 8", 8), ("expert_tensor_parallel_degree = 1", 1)],
+)
+def test_ranks_of_tensor_parallelism_have_experts_of_their_own_in_torchtitan(tmp_path, added, etp):
+    text = TITAN.replace("llama3", "llama4").replace('"70B"', '"17bx16e"')
+    text = text.replace("degree = 8", f"degree = 8\nexpert_parallel_degree = 2\n{added}")
+    assert imported(written(tmp_path / "train.toml", text), 64).model.expert_tp == etp
+    alone = text.replace("expert_parallel_degree = 2", "expert_parallel_degree = 1")
+    assert imported(written(tmp_path / "train.toml", alone), 64).model.expert_tp == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('["float8"]', '["quantize.linear.mx"]', "converter quantize.linear.mx is not modelled"),
+        ('mode = "full"', 'mode = "memory_budget"', "'memory_budget' is not modelled"),
+        ("degree = 8", "degree = 8\ndisable_loss_parallel = true", "disable_loss_parallel"),
+        ("[training]", "[experimental]\ncontext_parallel_degree = 2\n[training]",
+         "experimental.context_parallel_degree"),
+        ("[training]", "[float8]\nenable_fsdp_float8_all_gather = true\n[training]",
+         "enable_fsdp_float8_all_gather"),
+    ],
+)  # fmt: skip
+def test_what_a_torchtitan_job_asks_for_and_nothing_stands_for_is_named(tmp_path, old, new, said):
+    assert said not in " ".join(imported(written(tmp_path / "a.toml", TITAN), 64).notes)
+    job = imported(written(tmp_path / "b.toml", TITAN.replace(old, new)), 64)
+    assert said in " ".join(job.notes)
+
+
+def test_a_torchtitan_model_that_is_not_compiled_runs_eagerly(tmp_path):
+    stacks = {"": "torchtitan", '"loss"': "eager", '"model", "loss"': "torchtitan"}
+    for parts, stack in stacks.items():
+        given = f"components = [{parts}]\n" if parts else ""
+        text = f"{TITAN}[compile]\nenable = true\n{given}"
+        assert imported(written(tmp_path / "train.toml", text), 64).stack == stack
+
+
+def test_torchtitan_predicts_one_token(tmp_path):
+    text = TITAN.replace("llama3", "deepseek_v3").replace('"70B"', '"671B"')
+    assert imported(written(tmp_path / "train.toml", text), 64).model.mtp == 0
+
+
+def test_torchtitan_computes_in_the_precision_that_is_written(tmp_path):
+    wide = TITAN.replace("steps", 'mixed_precision_param = "float32"\nsteps')
+    for text, dtype in ((TITAN, "bf16"), (wide, "fp32")):
+        assert imported(written(tmp_path / "train.toml", text), 64).model.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -238,6 +331,58 @@ def test_megatron_says_what_it_fuses_and_recomputes(tmp_path, added, setting, ex
     job = imported(written(tmp_path / "train.sh", f"{MEGATRON.rstrip()} {added}\n"), 16)
     assert getattr(job.model, setting) == expected
     assert not any("fusion" in note or "clamp" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 1.0", "optimizer_cpu_offload"),
+        ("--recompute-modules core_attn layernorm mlp", "recompute_modules layernorm, mlp"),
+        ("--recompute-modules moe_act layernorm --num-experts 8", "recompute_modules layernorm"),
+        ("--num-experts 8", "moe_token_dispatcher_type allgather is predicted as alltoall"),
+    ],
+)
+def test_megatron_arguments_that_change_the_step_are_named(tmp_path, added, said):
+    job = imported(written(tmp_path / "train.sh", f"{MEGATRON.rstrip()} {added}\n"), 16)
+    assert said in " ".join(job.notes)
+
+
+@pytest.mark.parametrize(
+    ("added", "layers", "held"),
+    [
+        ("", 32, [4] * 8),
+        ("--account-for-embedding-in-pipeline-split", 31, [3, *[4] * 7]),
+        ("--account-for-loss-in-pipeline-split", 31, [*[4] * 7, 3]),
+        (
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            30,
+            [3, *[4] * 6, 3],
+        ),
+    ],
+)
+def test_the_ends_of_a_megatron_pipeline_may_count_as_layers(tmp_path, added, layers, held):
+    text = f"{MEGATRON.rstrip()} {added}\n".replace("--num-layers 32", f"--num-layers {layers}")
+    job = imported(written(tmp_path / "train.sh", text), 16)
+    assert [len(chunk) for chunk in Layout(job.model, 16).chunks] == held
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        ("--bf16", "fp32"),
+        ("--bf16 --grad-reduce-in-bf16", ""),
+        ("--fp16", ""),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", "fp32"),
+    ],
+)
+def test_megatron_reduces_gradients_in_the_precision_it_is_asked_for(tmp_path, precision, expected):
+    text = MEGATRON.replace("--bf16", precision)
+    assert imported(written(tmp_path / "train.sh", text), 16).model.grad_dtype == expected
+
+
+def test_a_list_of_megatron_arguments_may_end_in_one_without_a_value(tmp_path):
+    text = MEGATRON.replace("--hidden-dropout 0.0", "--hidden-dropout 0.0 --qk-layernorm")
+    assert imported(written(tmp_path / "train.sh", text), 16).model.qk_norm
 
 
 def test_experts_of_megatron_have_biases_unless_they_are_disabled(tmp_path):
@@ -392,6 +537,7 @@ fsdp_config:
     job = imported(written(tmp_path / "fsdp.yaml", text), 16, {"model": "llama-3-8b"})
     model = job.model
     assert (model.zero, model.reshard, model.shard) == (zero, reshard, shard)
+    assert any("use --set shard=" in note for note in job.notes) == (shard > 0)
     assert model.recompute == "full"
     assert any("has no batch" in note for note in job.notes)
 
@@ -408,6 +554,35 @@ def test_an_optimizer_on_the_host_is_named_by_its_old_key_too(tmp_path):
     document = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"cpu_offload": True}}
     path = written(tmp_path / "ds.json", json.dumps(document))
     assert "cpu_offload is not modelled" in " ".join(imported(path, 8, {"model": "gpt2"}).notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "expected"),
+    [
+        ("MULTI_GPU", "bf16", ("bf16", "fp32", "")),  # autocast: weights stay in fp32
+        ("MULTI_GPU", "'no'", ("fp32", "", "")),
+        ("FSDP", "bf16", ("bf16", "", "")),
+        ("DEEPSPEED", "fp8", ("bf16", "", "fp8")),
+        ("DEEPSPEED", "'no'", ("fp32", "", "")),
+    ],
+)
+def test_accelerate_sums_gradients_in_the_dtype_of_weights(tmp_path, kind, precision, expected):
+    text = f"distributed_type: {kind}\nmixed_precision: {precision}\n"
+    job = imported(written(tmp_path / "a.yaml", text), 8, {"model": "gpt2"})
+    assert (job.model.dtype, job.model.grad_dtype, job.model.math) == expected
+    assert not any("not understood" in note for note in job.notes)
+
+
+def test_a_second_partition_of_zero_says_what_it_is_predicted_as(tmp_path):
+    zero = {"stage": 3, "zero_hpz_partition_size": 8}
+    path = written(tmp_path / "ds.json", {**DEEPSPEED, "zero_optimization": zero})
+    assert "shared among 8 ranks" in " ".join(imported(path, 16, {"model": "gpt2"}).notes)
+
+
+def test_what_the_model_of_a_job_leaves_out_is_named_with_the_job(tmp_path):
+    config = written(tmp_path / "config.json", CONFIGS["llama-3-8b"] | {"residual_gate": True})
+    job = imported(written(tmp_path / "ds.json", DEEPSPEED), 8, {"model": config})
+    assert "left out: residual_gate" in " ".join(job.notes)
 
 
 def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):

@@ -235,6 +235,19 @@ def test_inputs_of_fp8_products_are_gathered_in_fp8(tp_overlap):
     assert narrow["reduce_scatter"] == wide["reduce_scatter"]
 
 
+@pytest.mark.parametrize("tp_overlap", [False, True])
+def test_inputs_of_fp4_products_are_gathered_with_their_scales(tp_overlap):
+    given = {"tp": 4, "sp": True, "batch": 1, "layers": 1, "tp_overlap": tp_overlap}
+    fp8, fp4 = (moved(made(4, **given, math=m), "tp")["all_gather"] for m in ("fp8", "nvfp4"))
+    head = 256 * 512 * 2  # which is multiplied in neither
+    assert fp4 - head == (fp8 - head) * 9 // 16
+
+
+def test_weights_in_fp8_are_gathered_as_such():
+    weights = [op for op in made(4, zero=3, dtype="fp8").ops() if op.name == "all_gather"]
+    assert {op.collective.dtype for op in weights} == {"fp8"}
+
+
 def test_overlapped_sums_shorten_a_step():
     machine = platform("h100-8", num_ranks=8)
     given = {"tp": "8", "sp": "true", "batch": "2", "layers": "2"}
@@ -278,6 +291,42 @@ def test_adapters_train_next_to_frozen_weights():
     assert moved(adapted, "dp") == {"all_reduce": 2 * adapters}
     assert adapted.memory.optimizer == 12 * adapters
     assert flops(adapted) < 0.75 * flops(full)
+
+
+LATENT = {"kv_rank": 32, "rope_dim": 16, "kv_heads": 0}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"lora_mlp": True}, {"q_rank": 64, **LATENT}, {"lora_mlp": True, **EXPERTS}],
+    ids=["mlp", "latent", "experts"],
+)
+def test_adapters_have_the_weights_whose_gradients_are_computed(given):
+    graph = made(4, batch=4, lora=16, **given)
+    sides = [
+        op.cost.shape[:2]
+        for op in graph.ops()
+        if op.cost and "adapter" in op.name and op.name.endswith("weight gradient")
+    ]
+    weights = sum(high * wide for high, wide in sides)
+    assert graph.memory.optimizer == 12 * weights
+    assert moved(graph, "dp") == {"all_reduce": 2 * weights}
+
+
+def test_frozen_ends_of_a_pipeline_exchange_no_gradients():
+    assert moved(made(4, pp=4, batch=4, tied=True), "embedding")
+    assert not moved(made(4, pp=4, batch=4, tied=True, lora=16), "embedding")
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_queries_that_are_not_compressed_are_products_of_the_hidden_state(sp):
+    given = {**LATENT, "layers": 1, "batch": 1, "tp": 2, "sp": sp}
+    plain, compressed = (moved(made(2, q_rank=rank, **given), "tp") for rank in (0, 64))
+    hidden, narrow = 256 * 512 * 2, 256 * 64 * 2  # tokens, width, bytes
+    sums = "reduce_scatter" if sp else "all_reduce"
+    assert plain[sums] - compressed[sums] == hidden - narrow
+    if sp:  # gathered for the product, and again for the gradient of its weights
+        assert plain["all_gather"] - compressed["all_gather"] == 2 * hidden - narrow
 
 
 def test_adapters_are_not_quantized_where_other_products_are():
@@ -384,9 +433,8 @@ def test_a_window_is_what_the_kernel_sees():
     assert shape[:7] == (4, 8, 8, 64, 64, 64, 1)
 
 
-@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
-def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
-    graph = made(2, cp=2, cp_kind=cp_kind, window=64, layers=1)
+def pairs_seen(graph):
+    """Pairs of a query and a key that attention kernels of one rank compute."""
     found = 0.0
     for op in graph.ops():
         if op.cost and op.cost.family == "attention":
@@ -394,10 +442,23 @@ def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
             sides = {"queries": queries, "keys": keys, "causal": causal, "window": (*more, 0)[0]}
             seen, _ = visible_keys({k: np.array([float(v)]) for k, v in sides.items()})
             found += batch * heads * queries * float(seen[0])
+    return found
+
+
+@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
+def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
+    found = pairs_seen(made(2, cp=2, cp_kind=cp_kind, window=64, layers=1))
     each = [min(place + 1, 64) for place in range(256)]  # keys that each query sees
     # a part is as long as any but the first, which has nothing before it
     assert found == pytest.approx(2 * 8 * sum(each) / 2, rel=0.15 if cp_kind != "ulysses" else 1e-9)
     assert found >= 2 * 8 * sum(each) / 2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("cp_kind", ["allgather", "ulysses", "ring"])
+def test_a_window_that_is_longer_than_a_part_is_not_the_whole_sequence(cp_kind):
+    found = pairs_seen(made(4, cp=4, cp_kind=cp_kind, window=96, layers=1, batch=1))
+    each = [min(place + 1, 96) for place in range(256)]  # keys that each query sees
+    assert found == pytest.approx(8 * sum(each) / 4, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +471,7 @@ def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
         (8, {"experts": 6, "ep": 4}, "ep 4 must divide the 6 experts"),
         (8, {"experts": 2, "topk": 4}, r"1 to 2, the experts \(got 4\)"),
         (8, {"experts": 2, "topk": 0}, "topk: must be at least 1"),
+        (8, {"grad_dtype": "nvfp4"}, "no collective moves nvfp4"),
         (8, {"cp": 8, "cp_kind": "ulysses", "heads": 4, "kv_heads": 4}, "4 heads a rank"),
         (8, {"cp_kind": "star"}, "unknown cp_kind 'star'"),
         (8, {"schedule": "zig"}, "unknown schedule 'zig'"),
@@ -419,6 +481,7 @@ def test_a_window_that_reaches_into_the_part_before_is_computed(cp_kind):
         (8, {"etp": 3, "experts": 8}, "etp must be 1 or tp 1"),
         (4, {"pp": 4, "stage_layers": "1-1-1"}, r"3 counts with 3 layers \(expected 4 with 4\)"),
         (4, {"pp": 4, "schedule": "zb", "interleave": 2, "layers": 8}, "has one chunk a stage"),
+        (4, {"pp": 2, "ep": 2, "ep_overlap": True, "schedule": "zb", **EXPERTS}, "as 1f1b does"),
         (8, {"batch": 4}, "8 data-parallel ranks are more than the 4 samples"),
         (8, {"cp": 2, "mode": "prefill"}, "only training"),
         (8, {"layers": 10**9}, "at most 100,000 can be laid out"),

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from weft.hardware import platform
@@ -121,6 +121,7 @@ def test_stages_without_layers_let_every_schedule_go_on(
     layers = st.lists(st.sampled_from((0, 0, 1, 2)), min_size=pp * chunks, max_size=pp * chunks)
     counts = data.draw(layers.filter(any))
     has_experts = model == "deepseek-v2-lite"
+    assume(not (has_experts and others["ep_overlap"] and schedule in ("gpipe", "zb")))
     given = {
         **others,
         "schedule": "1f1b" if schedule == "interleaved" else schedule,

@@ -90,6 +90,41 @@ def test_no_layout_is_skipped_that_its_memory_lets_in(settings):
             assert _least_bytes(model, 8) <= memory
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tp": "8", "sp": "true", "recompute": "full"},
+        {"fsdp": "true", "dp": "8"},
+        {"pp": "4", "interleave": "2", "micro_batch": "1"},
+    ],
+)
+def test_what_is_said_to_do_next_gives_the_layout_whatever_the_job_has(settings):
+    made = search(settings)
+    best = made.best(1, 4)[0]
+    asked = made.job.model
+    assert isinstance(asked, Transformer)
+    changes = {key: str(value).lower() for key, value in best.changes_of(asked).items()}
+    again = job_of("llama-8b", 8, SMALL | settings | changes)
+    assert again.model == best.job.model
+
+
+def test_the_numbers_of_layers_of_a_job_are_of_its_own_stages():
+    uneven = {"pp": "4", "stage_layers": "1-3-3-1"}
+    plain, made = search(), search(uneven)
+    best = [each.best(3, 3)[0] for each in (plain, made)]
+    assert made.num_layouts == plain.num_layouts
+    assert best[0].job.model == best[1].job.model
+    asked = made.job.model
+    assert isinstance(asked, Transformer)
+    changes = {key: str(value).lower() for key, value in best[1].changes_of(asked).items()}
+    again = job_of("llama-8b", 8, SMALL | uneven | changes).model
+    assert isinstance(again, Transformer)
+    assert isinstance(best[1].job.model, Transformer)
+    assert Layout(again, 8).chunks == Layout(best[1].job.model, 8).chunks
+    kept = search(uneven, ("stage_layers",)).best(1, 1)[0].job.model
+    assert kept.stage_layers == (1, 3, 3, 1)
+
+
 def test_a_job_that_asks_for_fsdp_gets_it():
     found = search({"fsdp": "true"}, ("zero",)).best(3, 3)
     assert {each.job.model.zero for each in found} == {3}
@@ -155,7 +190,8 @@ def test_recomputing_activations_of_experts_is_tried():
     kept = {"layers": "8", "batch": "32", "seq": "4096", "micro_batch": "4"}
     job = job_of("mixtral-8x7b", 8, kept)
     made = LayoutSearch(job, MACHINE, frozenset(("tp", "pp", "cp", "micro_batch")))
-    assert {"selective", "moe_act"} <= {model.recompute for model in made._fitting()}
+    # recomputing attention saves nothing where it does not write its scores
+    assert {model.recompute for model in made._fitting()} == {"none", "moe_act", "full"}
 
 
 def test_stages_and_chunks_are_what_layers_allow():

@@ -83,3 +83,13 @@ def test_the_choice_is_explained():
     said = explain(plans[0], plans[1:])
     assert said.startswith(plans[0].name)
     assert "times as long" in said
+
+
+def test_rows_of_two_bytes_are_looked_up_sooner_than_rows_of_four():
+    tables = [Table("t", 10**7, 256, 20.0, itemsize=item) for item in (4, 2)]
+    both = Sharder(tables, H100, 16384).parts()
+    for item, each in enumerate(tables):
+        alone = Sharder([each], H100, 16384).parts()
+        assert (both.forward[item], both.backward[item]) == (alone.forward[0], alone.backward[0])
+    assert both.forward[1] < 0.7 * both.forward[0]
+    assert both.backward[1] < both.backward[0]

@@ -10,7 +10,7 @@ from weft.models.transformer import Piece
 from weft.models.transformer_step import build
 from weft.models.zoo import MODELS
 from weft.schedule import Cost
-from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
+from weft.serving import REDUCTIONS, Fetcher, Forward, find_server, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.simulator import simulate
 from weft.step import NO_HOST, StepEngine
@@ -159,3 +159,30 @@ def test_latent_attention_reads_its_keys_once():
     assert 1.6 * once < twice
     many = price(Cost("decode", (64, 128, *shape[2:], 1), "bf16"), device).seconds
     assert many > 64 * 128 * 8192 * 576 * 4 / 990e12  # bound by products
+
+
+def test_weights_that_both_ends_share_are_stored_once():
+    model = replace(MODELS["llama-3.2-1b"], tp=1)
+    assert weight_bytes(model) == pytest.approx(2 * model.parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype", "item"), [("fp8", "", 2), ("bf16", "nvfp4", 1)])
+def test_keys_and_values_are_cached_as_they_are_computed(dtype, kv_dtype, item):
+    model = replace(LLAMA, dtype=dtype, kv_dtype=kv_dtype)
+    token = kv_cache(model, platform("h100-8").require_device()).token_bytes
+    assert token == 2 * 80 * 1 * 128 * item  # layers, heads of a rank, width of one
+
+
+def test_a_model_in_fp8_is_served_like_its_products_in_fp8():
+    server = find_server("trtllm")
+    by_products = server.served(replace(LLAMA, math="fp8"))
+    whole = server.served(replace(LLAMA, dtype="fp8"))
+    assert (whole.math, whole.kv_dtype) == (by_products.math, by_products.kv_dtype)
+
+
+def test_every_piece_of_a_pass_has_attention_whatever_training_would_run():
+    pieces = Piece(8, 1, 1024), Piece(4, 2048, 2048)
+    flash, eager = (
+        Forward(replace(LLAMA, flash=f), MACHINE).seconds(pieces) for f in (True, False)
+    )
+    assert eager == flash

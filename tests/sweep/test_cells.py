@@ -163,3 +163,16 @@ def test_an_answer_to_no_cell_is_no_answer_of_the_sweep(tmp_path, number):
 def test_options_of_serving_may_be_lists():
     words = ["serve", "llama-8b", "--concurrency", "8,16", "--server", "vllm,sglang"]
     assert len(cells_of(words).cells) == 4
+
+
+def test_rows_of_one_cell_keep_what_distinguishes_them():
+    """The strategy "all" of a cell stands for several rows, each of which has its own."""
+    journal = Journal(cells_of(["c3", "--strategy", "all,dma", "--server", "vllm@0.12,vllm"]))
+    rows = [{"strategy": "serial", "server": "vllm"}, {"strategy": "dma", "server": "vllm"}]
+    journal.add(CellAnswer(0, rows))
+    journal.add(CellAnswer(2, rows[1:]))
+    assert journal.rows() == [
+        {"strategy": "serial", "server": "vllm@0.12"},
+        {"strategy": "dma", "server": "vllm@0.12"},
+        {"strategy": "dma", "server": "vllm@0.12"},
+    ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft.cli.outputs import print_json, print_written, write
 from weft.cli.verbs.predict_verb import peak_flops
 from weft.errors import UsageError
+from weft.models.transformer import Transformer
 from weft.report.text import Column, print_table, print_wrapped
 from weft.result_tables import flat
 from weft.units import format_percent, format_size, format_time
@@ -55,7 +56,8 @@ def search_layouts(
     rows = [each.as_row(peak, gpu_hour) for each in found]
     note = write(path, [flat(row) | flat(row["settings"]) for row in rows]) if path else ""
     if json:
-        more = {"layouts": search.num_layouts, "fitting": search.num_fitting}
+        more: dict[str, Any] = {"layouts": search.num_layouts, "fitting": search.num_fitting}
+        more["notes"] = list(job.notes)
         print_json("plan", machine.name, rows, **more)
     else:
         words = [workloads[0], *(f"--set {k}={v}" for k, v in given.items() if k != "stack")]
@@ -113,12 +115,17 @@ def print_layouts(
         fits = "" if _fits(own, machine) else ", which does not fit"
         shown = _words(own.settings) or "data parallel"
         print_wrapped(f"against the job as given ({shown}{fits}): {difference(found[0], own)}")
+    asked_model = search.job.model
+    assert isinstance(asked_model, Transformer)
+    changes = found[0].changes_of(asked_model)
     given = " ".join(
         f"--set {key}={str(value).lower()}"
-        for key, value in best["settings"].items()
-        if key != "dp" and f"--set {key}=" not in asked
+        for key, value in changes.items()
+        if f"--set {key}=" not in asked
     )
     print_wrapped(f"next: weft plan {asked} {given}")
+    for note in search.job.notes:
+        print_wrapped(note)
 
 
 _NAMES = {

@@ -16,7 +16,8 @@ def achieved_share(device: Device, math: str) -> float:
     return flops.achieved / flops.rated
 
 
-_WIDER = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
+_WIDER = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+_INTEGERS = ("int8", *_WIDER[_WIDER.index("bf16") :])  # which floats do not fit into
 
 
 def flops_of(device: Device, dtype: str) -> Flops:
@@ -26,7 +27,8 @@ def flops_of(device: Device, dtype: str) -> Flops:
     bf16 and so on, as libraries do.
     """
     math = SCHEMES[dtype].math if dtype in SCHEMES else dtype
-    for name in _WIDER[_WIDER.index(math) :] if math in _WIDER else (math,):
+    known = _WIDER if math in _WIDER else _INTEGERS
+    for name in known[known.index(math) :] if math in known else (math,):
         if name in device.flops:
             return device.flops[name]
     raise UnknownNameError(

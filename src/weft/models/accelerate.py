@@ -61,6 +61,7 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
             f"{path}: unknown mixed_precision {written!r}", f"Known: {', '.join(_DTYPES)}."
         )
     if kind == "DEEPSPEED":
+        model = replace(model, math="fp8" if written == "fp8" else "")
         return _by_deepspeed(keys, name, num_ranks, model, _DTYPES[written])
     model = replace(
         model,
@@ -71,6 +72,8 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
     if kind == "FSDP":
         model, unread = _sharded(keys, model, num_ranks)
     elif kind in ("MULTI_GPU", "NO"):
+        # autocast leaves weights, and so the gradients that DDP sums, in fp32
+        model = replace(model, grad_dtype="" if written == "no" else "fp32")
         unread = []
     else:
         raise UsageError(
@@ -78,6 +81,9 @@ def read_accelerate(path: Path, num_ranks: int, model: Transformer | None = None
             "Known: DEEPSPEED, FSDP, MULTI_GPU, NO.",
         )
     notes = not_understood(str(path), [*unread, *keys.unread(_HARMLESS)])
+    if model.shard:
+        nodes = f"{path}: weights are shared among {model.shard} ranks of a node; use --set shard="
+        notes = (*notes, nodes)
     batch = f"{path} has no batch; {model.batch} is assumed, use --set batch= (and seq=)"
     return Imported(name, model, (*notes, batch), "eager")
 
@@ -118,7 +124,7 @@ def _by_deepspeed(
         },
         "gradient_accumulation_steps": own.whole("gradient_accumulation_steps", 1),
         "gradient_clipping": own.real("gradient_clipping", 0.0),
-        dtype: {"enabled": True},
+        **({} if dtype == "fp32" else {dtype: {"enabled": True}}),
     }
     if own.get("deepspeed_config_file") is not None:
         raise UsageError(

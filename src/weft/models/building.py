@@ -13,7 +13,6 @@ ITEM_BYTES = {
     name: int(item_bytes(name)) for name in ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 }
 _PRODUCTS = ("gemm", "moe")  # families that multiply weights
-_ATTENTION = ("attention", "attention-backward")
 After = int | tuple[int, ...]  # numbers of ops to wait for; -1 stands for none
 BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb of torch
 
@@ -80,7 +79,7 @@ class Ops:
         if family in _PRODUCTS:
             dtype = dtype or self.math or self.dtype
         else:
-            dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
+            dtype = output_dtype(self.dtype)
         return self._computed(name, Cost(family, shape, dtype, flops, nbytes), after)
 
     def gemm(self, name: str, m: int, n: int, k: int, *, dtype: str = "", after: After = -1) -> int:
@@ -134,6 +133,13 @@ class Ops:
         place = stream or f"comm {group}"
         needs = _needs(after, () if independent else self.awaited)
         return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))
+
+    def in_fp8(self, number: int) -> int:
+        """Say of a collective that it moves fp8, not the dtype of activations; return it."""
+        op = self.ops[number]
+        assert op.collective is not None
+        self.ops[number] = replace(op, collective=replace(op.collective, dtype="fp8"))
+        return number
 
     def exchange(self, nbytes: int, group: str, copies: int, *, after: int) -> int:
         """Add an all_to_all whose tokens go to ``copies`` places each; 0: all bytes are others."""

@@ -88,6 +88,11 @@ def imported(
                     "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
         if _is_on(zero.get(key))
     ]  # fmt: skip
+    if shard > 1:
+        notes.append(
+            f"{where}: zero_optimization.zero_hpz_partition_size: optimizer states and gradients "
+            f"are predicted as shared among {shard} ranks too, which takes more memory"
+        )
     if not any(key in keys.values for key in _BATCHES):
         notes.append(f"{where} has no batch; {batch} is assumed, use --set batch= (micro_batch=)")
     unread = [f"zero_optimization.{key}" for key in zero.unread(_HARMLESS_ZERO)]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from weft.errors import UsageError, nearest
 from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.models.building import BUCKET, Ops
-from weft.models.tables import Shard, Table, cut_by_rows, table_wise
+from weft.models.tables import ROW_DTYPES, Shard, Table, cut_by_rows, table_wise
 from weft.schedule.ir import Cost
 from weft.schedule.values import Group
 from weft.step.step_graph import Memory, Op, RankStep, StepGraph
@@ -163,7 +163,6 @@ def _asked(table: Table) -> tuple[object, ...]:
 
 
 _FLOAT = 4  # bytes of an element of a gradient
-_WEIGHTS = {4: "fp32", 2: "fp16"}  # dtypes of tables, by the bytes of an element
 
 
 class _Rank:
@@ -251,7 +250,7 @@ class _Rank:
     def _looked(self, family: str, shape: tuple[float, ...], item: int, after: int) -> int:
         samples, _, dim, pooling, _, count, _ = shape
         nbytes = int(samples * pooling * dim * item * count)
-        cost = Cost(family, shape, _WEIGHTS.get(item, self.model.dtype), 0.0, nbytes)
+        cost = Cost(family, shape, ROW_DTYPES.get(item, self.model.dtype), 0.0, nbytes)
         needs = (after,) if after >= 0 else ()
         self.made.ops.append(Op(family, cost=cost, after=needs, phase=self.made.phase))
         return self.made.last

@@ -194,6 +194,14 @@ def _windowed(keys: Keys, model: Transformer) -> Transformer:
                 f"{keys.where}: layer_types do not repeat; one full layer in every n is modelled"
             )
         return model
+    first = keys.whole("max_window_layers", 0)  # which see all positions, in Qwen's models
+    if first >= model.layers:
+        return model
+    if first:
+        raise FormatError(
+            f"{keys.where}: max_window_layers {first} of {model.layers} layers is not modelled",
+            "Use one window for all layers, or none.",
+        )
     return replace(model, window=window, full_every=every)
 
 
@@ -342,7 +350,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "ministral": Architecture(_like_llama, {}),
     "mistral3": Architecture(_like_llama, {}),
     "granite": Architecture(_like_llama, {}),
-    "olmo2": Architecture(_like_llama, {"qk_norm": True}),
+    "olmo2": Architecture(_like_llama, {"qk_norm": True, "qk_norm_span": True}),
     "mixtral": Architecture(_mixtral, {}),
     "phimoe": Architecture(_mixtral, {}),
     "qwen2": Architecture(_qwen, {}),

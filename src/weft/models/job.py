@@ -90,10 +90,13 @@ class Job:
         model = self.model
         if isinstance(model, Dlrm):
             return 0.0
+        if model.mode != "train" and model.mtp:  # no server runs the modules of further tokens
+            return replace(self, model=replace(model, mtp=0)).flops
         head = model.vocab * model.hidden
         ends = head * (1 if model.tied else 2)
         body = 2.0 * (model.active_parameters - ends)
-        scored = min(model.scored or model.seq, model.seq) if model.mode != "decode" else 1
+        usual = model.seq if model.mode == "train" else 1
+        scored = min(model.scored or usual, model.seq) if model.mode != "decode" else 1
         tokens = self.tokens
         total = tokens * (body + self._attention_flops)
         total += 2.0 * model.batch * scored * head * (1 + model.mtp)
@@ -109,20 +112,8 @@ class Job:
         total = 0.0
         each = 2.0 * model.heads * (model.qk_dim + model.value_dim)
         for kind in (*model.kinds, *model.kinds[-1:] * model.mtp):
-            total += each * self._keys_seen(full=kind.full)
+            total += each * model.keys_seen(full=kind.full)
         return total
-
-    def _keys_seen(self, *, full: bool) -> float:
-        """Return the keys that a query sees in the mean."""
-        model = self.model
-        assert isinstance(model, Transformer)
-        window = model.seq if full else min(model.seq, model.window)
-        if model.mode == "decode" or not model.causal:
-            return window
-        if model.chunked:
-            return window / 2
-        # The first queries see only those before them: the mean of min(position, window).
-        return window * (1 - window / (2 * model.seq))
 
     def throughput(self, seconds: float, peak: float, gpu_hour: float = 0.0) -> dict[str, float]:
         """Return what the job does in a second, and the share of ``peak`` flop/s that is.

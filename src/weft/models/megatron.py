@@ -13,6 +13,7 @@ from typing import Any
 from weft.errors import FormatError, UsageError
 from weft.models.imported import Imported, Keys, not_understood, read_text, read_yaml
 from weft.models.transformer import Transformer
+from weft.models.transformer_layout import split_with_ends
 from weft.units import digits, file_name
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=([^\s(]\S*|\"[^\"]*\"|'[^']*')")
@@ -31,7 +32,7 @@ _HARMLESS_STARTS = (
     *("use_pytorch", "manual_gc", "attention_softmax", "apply_query", "no_masked", "disable_bias"),
     *("add_qkv", "reset_", "eod_", "create_", "no_create", "async_save", "verify"),
     *("check_", "use_persistent", "no_ckpt", "dataloader", "record_", "memory_", "empty_unused"),
-    *("use_tp_pp", "disable_gloo", "ddp_average", "no_persist", "optimizer", "apply_layernorm"),
+    *("use_tp_pp", "disable_gloo", "ddp_average", "no_persist", "apply_layernorm"),
     *("loss_scale", "initial_loss", "hysteresis", "sgd", "te_rng", "test_mode", "fim_", "bert_"),
 )
 _HARMLESS = (
@@ -42,10 +43,13 @@ _HARMLESS = (
     *("moe_router_fusion", "cross_entropy_fusion_impl", "clip_grad"),
     *("no_overlap_p2p_communication", "overlap_p2p_communication", "mtp_loss_scaling_factor"),
     *("fp8_recipe", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin", "fp8_interval"),
-    *("mscale", "mscale_all_dim", "enable_experimental", "accumulate_allreduce_grads_in_fp32"),
+    *("mscale", "mscale_all_dim", "enable_experimental", "optimizer"),
     *("tensorboard",),
 )
+_SEVERAL = ("recompute_modules",)  # arguments that take several words
+_MODULES = ("core_attn", "moe_act", "mla_up_proj", "layernorm", "mlp", "moe", "shared_experts")
 _FLEX = ("deepep", "hybridep")  # kernels that send a token once to each node
+_GATHERS = "allgather"  # the dispatcher of tokens that Megatron has if none is named
 _CP = {"p2p": "ring", "all_gather": "allgather", "a2a": "ulysses"}
 
 
@@ -73,7 +77,7 @@ def imported(arguments: Mapping[str, Any], name: str, where: str, num_ranks: int
     """Return the job of arguments whose names have underscores and no dashes in front."""
     keys = Keys(arguments, where)
     model, notes = _shape(keys)
-    model = _run(keys, model)
+    model, left = _run(keys, model)
     model, more = _layout(keys, model, num_ranks)
     graphs = any(keys.get(key) not in (None, False, "none", "0") for key in _CUDA_GRAPHS)
     stack = "mlperf" if graphs else "megatron"
@@ -81,7 +85,7 @@ def imported(arguments: Mapping[str, Any], name: str, where: str, num_ranks: int
     if graphs and model.experts and scope and "full" not in scope:
         stack = "megatron-graphs"  # some modules are captured, and experts are not
     unread = keys.unread(_HARMLESS, _HARMLESS_STARTS)
-    return Imported(name, model, (*notes, *more, *not_understood(where, unread)), stack)
+    return Imported(name, model, (*notes, *left, *more, *not_understood(where, unread)), stack)
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +109,8 @@ def _written(text: str) -> Iterator[tuple[str, Any]]:
             known[match[1]] = _filled(match[2].strip("\"'"), known)
     words: list[str] = []
     for line in lines:
+        if line.strip() in (")", '"'):  # what follows a list is no value of its last argument
+            words.append("--")
         filled = _filled(line, known).replace("(", " ").replace(")", " ").replace("=--", "= --")
         try:
             words += shlex.split(filled.replace('"', " ").replace("'", " "))
@@ -120,7 +126,8 @@ def _written(text: str) -> Iterator[tuple[str, Any]]:
                 break
             values.append(each)
         key = name.replace("-", "_")
-        yield key, value if equals else (values[0] if values else True)
+        written = " ".join(values) if key in _SEVERAL else values[0] if values else True
+        yield key, value if equals else written
 
 
 def _filled(text: str, known: Mapping[str, str]) -> str:
@@ -201,9 +208,7 @@ def _experts(keys: Keys, model: Transformer) -> Transformer:
         return model
     width = keys.whole("moe_ffn_hidden_size", model.ffn)
     every, first = _frequency(str(keys.get("moe_layer_freq", 1)), keys.where)
-    dispatcher = str(keys.get("moe_token_dispatcher_type", "allgather"))
-    if dispatcher == "allgather":
-        keys.used.discard("moe_token_dispatcher_type")  # named as not understood
+    dispatcher = str(keys.get("moe_token_dispatcher_type", _GATHERS))
     backend = str(keys.get("moe_flex_dispatcher_backend", "deepep"))
     if backend not in _FLEX:
         raise UsageError(
@@ -243,18 +248,19 @@ def _frequency(written: str, where: str) -> tuple[int, int]:
     )
 
 
-def _run(keys: Keys, model: Transformer) -> Transformer:
+def _run(keys: Keys, model: Transformer) -> tuple[Transformer, list[str]]:
     """Read precision and recomputation."""
     fp16 = keys.truth("fp16")
     fp8 = keys.get("fp8_format", keys.get("fp8"))
     half = fp16 or keys.truth("bf16")
+    accumulates = keys.truth("accumulate_allreduce_grads_in_fp32")  # with bf16 the default
+    wide = accumulates if fp16 else not keys.truth("grad_reduce_in_bf16")
     model = replace(
         model,
         dtype="fp16" if fp16 else "bf16" if half else "fp32",
         math="fp8" if fp8 else "",
         clip=keys.real("clip_grad", 1.0) > 0,
-        # gradients are kept and reduced in fp32 with bf16 (--accumulate-allreduce-grads-in-fp32)
-        grad_dtype="fp32" if half and not fp16 and not keys.truth("grad_reduce_in_bf16") else "",
+        grad_dtype="fp32" if half and wide else "",
     )
     local = str(keys.get("transformer_impl", "")) == "local" and not keys.truth("use_flash_attn")
     if local or str(keys.get("attention_backend", "auto")) in ("unfused", "local"):
@@ -262,27 +268,35 @@ def _run(keys: Keys, model: Transformer) -> Transformer:
     granularity = str(keys.get("recompute_granularity", ""))
     if keys.truth("recompute_activations"):
         granularity = "selective"
-    modules = keys.get("recompute_modules")
+    asked = str(keys.get("recompute_modules", "core_attn"))
+    modules = [name for name in _MODULES if re.search(rf"\b{name}\b", asked)]
     count = keys.whole("recompute_num_layers", 0)
     method = str(keys.get("recompute_method", ""))
     if granularity == "full":
-        return replace(model, recompute="full", recompute_layers=count if method == "block" else 0)
+        layers = count if method == "block" else 0
+        return replace(model, recompute="full", recompute_layers=layers), []
     if not granularity:
-        return replace(model, recompute="none")
-    attention = modules is None or "core_attn" in str(modules)
+        return replace(model, recompute="none"), []
     known = {"moe_act": bool(model.experts), "mla_up_proj": bool(model.kv_rank)}
-    other = next((name for name in known if known[name] and name in str(modules)), "none")
-    return replace(model, recompute="selective" if attention else other)
+    own = [name for name in modules if known.get(name, name not in known)]  # of this model
+    chosen = next((name for name in ("core_attn", *known) if name in own), "")
+    left = [name for name in own if name != chosen]
+    note = f"{keys.where}: not modelled: recompute_modules {', '.join(left)}"
+    recompute = "selective" if chosen == "core_attn" else chosen or "none"
+    return replace(model, recompute=recompute), [note] if left else []
 
 
 def _layout(keys: Keys, model: Transformer, num_ranks: int) -> tuple[Transformer, list[str]]:
     tp = keys.whole("tensor_model_parallel_size", 1)
     pp = keys.whole("pipeline_model_parallel_size", 1)
     cp = keys.whole("context_parallel_size", 1)
+    # the embedding and the head may count as a layer each
+    first = int(keys.truth("account_for_embedding_in_pipeline_split"))
+    last = int(keys.truth("account_for_loss_in_pipeline_split"))
     each = keys.whole("num_layers_per_virtual_pipeline_stage", 0)
     chunks = keys.whole("num_virtual_stages_per_pipeline_rank", 1)
     if each and pp:
-        chunks = max(1, model.layers // pp // each)
+        chunks = max(1, (model.layers + first + last) // pp // each)
     written = str(keys.get("cp_comm_type", "p2p")).split(",")[0].strip("[] '\"")
     if cp > 1 and written not in _CP:
         raise UsageError(
@@ -305,11 +319,13 @@ def _layout(keys: Keys, model: Transformer, num_ranks: int) -> tuple[Transformer
         interleave=max(1, chunks),
         batch=batch,
         micro_batch=micro,
-        count_ends=keys.truth("account_for_embedding_in_pipeline_split")
-        and keys.truth("account_for_loss_in_pipeline_split"),
+        count_ends=bool(first and last),
         bucket=keys.whole("ddp_bucket_size", max(40_000_000, 1_000_000 * (num_ranks // inner)))
         * (4 if model.grad_dtype == "fp32" else 2),
     )
+    if first != last and pp:
+        counts = split_with_ends(model.layers, pp * model.interleave, first, last)
+        model = replace(model, stage_layers=tuple(counts))
     return _shards_and_stages(keys, model), _notes(keys)
 
 
@@ -357,6 +373,9 @@ def _shards_and_stages(keys: Keys, model: Transformer) -> Transformer:
 
 def _notes(keys: Keys) -> list[str]:
     """Name what changes the step and is not modelled."""
-    if keys.get("pipeline_model_parallel_layout") is None:
-        return []
-    return [f"{keys.where}: pipeline_model_parallel_layout is left out; use --set stage_layers="]
+    found = []
+    if keys.get("pipeline_model_parallel_layout") is not None:
+        found.append("pipeline_model_parallel_layout is left out; use --set stage_layers=")
+    if keys.whole("num_experts", 0) and keys.get("moe_token_dispatcher_type") in (None, _GATHERS):
+        found.append(f"moe_token_dispatcher_type {_GATHERS} is predicted as alltoall")
+    return [f"{keys.where}: {each}" for each in found]

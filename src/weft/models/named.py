@@ -1,12 +1,12 @@
 """Workloads by name, by file and by the settings a user changes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
-from weft.hardware.dtypes import ALIASES, known_dtype
+from weft.hardware.dtypes import ALIASES, item_bytes, known_dtype
 from weft.hardware.files import read_toml
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
@@ -89,12 +89,14 @@ def configuration_of(name: str) -> str:
 def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
     if path.suffix == ".toml" and not is_torchtitan(read_toml(path, FormatError)):
         return _from_toml(path, num_ranks, given)
-    base = given.pop("model", None)
-    found = import_file(path, num_ranks, None if base is None else transformer_of(base, {}))
+    base: Transformer | None = None
+    more: tuple[str, ...] = ()
+    if (asked := given.pop("model", None)) is not None:
+        base, more = transformer_with_notes(asked, {})
+    found = import_file(path, num_ranks, base)
     model = changed(found.name, found.model, given)
-    # what a note asks for may have been given
-    notes = [each for each in found.notes if not any(f"--set {key}=" in each for key in given)]
-    return Job(found.name, model, num_ranks, tuple(notes), found.stack)
+    notes = _open_notes((*found.notes, *more), given)
+    return Job(found.name, model, num_ranks, notes, found.stack)
 
 
 def model_named(name: str) -> Dlrm | Transformer:
@@ -115,6 +117,7 @@ def _settable(model: Dlrm | Transformer) -> dict[str, Any]:
 
 
 _DTYPES = frozenset(("math", "expert_math", "kv_dtype", "grad_dtype", "exchange_dtype"))
+_SENT = ("grad_dtype", "exchange_dtype")
 
 
 def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
@@ -137,6 +140,11 @@ def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
             raise UsageError(f"unknown dtype {dtype!r}", nearest(dtype, ITEM_BYTES))
     for key in _DTYPES & given.keys():
         given[key] = given[key] and known_dtype(given[key])
+        if given[key] and key in _SENT and item_bytes(given[key]) < 1:
+            raise UsageError(
+                f"{key}: no collective moves {given[key]}, elements of less than a byte",
+                f"Use --set {key}=bf16.",
+            )
     return replace(model, **given)
 
 
@@ -195,10 +203,27 @@ def _truth(value: Any) -> bool:
 
 def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
     """Return the shape of a transformer by name or file, with settings changed."""
-    model = _from_file(Path(name), 1, {}).model if name.endswith(SUFFIXES) else model_named(name)
+    return transformer_with_notes(name, settings)[0]
+
+
+def transformer_with_notes(
+    name: str, settings: Mapping[str, str]
+) -> tuple[Transformer, tuple[str, ...]]:
+    """Return a transformer with settings changed, and what its file asks for and it leaves out."""
+    notes: tuple[str, ...] = ()
+    if name.endswith(SUFFIXES):
+        job = _from_file(Path(name), 1, {})
+        model, notes = job.model, _open_notes(job.notes, settings)
+    else:
+        model = model_named(name)
     if not isinstance(model, Transformer):
         raise UsageError(f"expected a transformer (got {name})", nearest("", MODELS))
-    return changed(name, model, settings)
+    return changed(name, model, settings), notes
+
+
+def _open_notes(notes: Iterable[str], given: Iterable[str]) -> tuple[str, ...]:
+    """Return the notes that ask for no setting which was given."""
+    return tuple(each for each in notes if not any(f"--set {key}=" in each for key in given))
 
 
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from weft.errors import FormatError, UsageError, nearest
 
+ROW_DTYPES = {4: "fp32", 2: "fp16"}  # dtypes of tables, by the bytes of an element
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

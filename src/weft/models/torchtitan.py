@@ -9,6 +9,7 @@ from weft.errors import FormatError, UsageError, nearest
 from weft.hardware.files import read_toml
 from weft.models.imported import Imported, Keys, not_understood
 from weft.models.transformer import Transformer
+from weft.models.transformer_layout import split_with_ends
 from weft.models.zoo import MODELS
 from weft.units import digits, file_name
 
@@ -43,16 +44,17 @@ _SCHEDULES = {
     "zbvzerobubble": "zb",
     "interleavedzerobubble": "zb",
 }
+_FLOAT8 = ("float8", "quantize.dense.float8", "quantize.linear.float8")  # linear layers in float8
 _SECTIONS = ("parallelism", "training", "activation_checkpoint")
 _HARMLESS_SECTIONS = (
     *("job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm"),
-    *("experimental", "fault_tolerance", "validation", "memory_estimation", "debug"),
+    *("fault_tolerance", "validation", "memory_estimation", "debug"),
 )
 _HARMLESS = (
     *("steps", "dataset", "dataset_path", "seed", "deterministic", "gc_freq", "gc_debug"),
     *("warmup_steps", "data_parallel_type", "enable_compiled_autograd", "tokenizer_path"),
-    *("hf_assets_path", "print_after_conversion", "norm_type", "disable_loss_parallel"),
-    *("compile", "mixed_precision_param", "debug_moe_force_load_balance"),
+    *("hf_assets_path", "print_after_conversion", "norm_type"),
+    *("compile", "debug_moe_force_load_balance"),
 )
 
 
@@ -83,6 +85,11 @@ def read_torchtitan(path: Path, num_ranks: int, model: Transformer | None = None
             f"{inner * shard} (got {num_ranks} ranks)",
             f"Use --ranks {inner * shard}, or change the degrees.",
         )
+    ep = max(1, layout.whole("expert_parallel_degree", 1))
+    shared = layout.whole("expert_tensor_parallel_degree", 1)
+    exchange = str(layout.get("expert_parallel_comm_backend", "standard"))
+    if str(training.get("mixed_precision_param", "bfloat16")) == "float32":
+        base = replace(base, dtype="fp32")
     local = training.whole("local_batch_size", training.whole("batch_size", 8))
     batch = training.integer("global_batch_size", -1)
     changed = replace(
@@ -100,8 +107,9 @@ def read_torchtitan(path: Path, num_ranks: int, model: Transformer | None = None
         cp_kind={"allgather": "allgather", "alltoall": "ring"}.get(
             str(layout.get("context_parallel_rotate_method", "allgather")), "ring"
         ),
-        ep=max(1, layout.whole("expert_parallel_degree", 1)),
-        etp=layout.whole("expert_tensor_parallel_degree", 0),
+        ep=ep,
+        etp=shared if ep > 1 else 0,  # without ep experts are cut as other products are
+        dispatcher="alltoall" if exchange == "standard" else "flex",
         zero=3 if shard * cp > 1 else 0,
         shard=shard * cp if replicas > 1 and shard * cp > 1 else 0,
         reshard=_reshards(layout, pp),
@@ -109,11 +117,20 @@ def read_torchtitan(path: Path, num_ranks: int, model: Transformer | None = None
         else "",
     )  # fmt: skip
     changed, notes = _pipelined(layout, changed)
-    changed = _recomputed(job.table("activation_checkpoint"), changed)
-    if "float8" in _converters(job):
-        changed = replace(changed, math="fp8")
+    pipelines = changed.batch // max(1, local * replicas * shard)
+    if pp > 1 and pipelines > 1:
+        notes.append(
+            f"{path}: a step is {pipelines} pipelines one after another; predicted is one of all "
+            "micro batches, with fewer bubbles"
+        )
+    changed, more = _recomputed(job.table("activation_checkpoint"), changed)
+    notes += more
+    changed, more = _converted(job, changed)
+    notes += more
     notes += _left_out(job, training, layout)
-    compiles = job.table("compile").truth("enable") or job.table("training").truth("compile")
+    compiled = job.table("compile")
+    parts = str(compiled.get("components", "model"))
+    compiles = (compiled.truth("enable") and "model" in parts) or training.truth("compile")
     stack = "torchtitan" if compiles else "eager"
     return Imported(file_name(path.stem), changed, tuple(notes), stack)
 
@@ -126,7 +143,7 @@ def _model(model: Keys) -> Transformer:
             f"{model.where}: unknown model {' '.join(asked)!r}",
             f"{nearest(' '.join(asked), known)} Or give its shape by --set model=config.json.",
         )
-    return MODELS[FLAVORS[asked]]
+    return replace(MODELS[FLAVORS[asked]], mtp=0)  # job files have no further tokens to predict
 
 
 def _reshards(layout: Keys, pp: int) -> bool:
@@ -138,6 +155,9 @@ def _pipelined(layout: Keys, model: Transformer) -> tuple[Transformer, list[str]
     written = str(layout.get("pipeline_parallel_schedule", "1F1B"))
     name = written.lower()
     notes: list[str] = []
+    # the embedding and the head count as so many layers of the first and the last stage
+    first = layout.whole("pipeline_parallel_first_stage_less_layers", 1)
+    last = layout.whole("pipeline_parallel_last_stage_less_layers", 1)
     if model.pp == 1:
         return model, notes
     if name not in _SCHEDULES:
@@ -147,28 +167,46 @@ def _pipelined(layout: Keys, model: Transformer) -> tuple[Transformer, list[str]
     each = layout.whole("pipeline_parallel_layers_per_stage", 0)
     chunks = 2 if name.startswith("interleaved1") else 1
     if each:
-        chunks = max(1, -(-model.layers // (each * model.pp)))
+        stages = -(-(model.layers + first + last) // each)
+        if stages % model.pp:
+            raise UsageError(
+                f"{layout.where}: pipeline_parallel_layers_per_stage {each} makes {stages} stages "
+                f"(expected a multiple of pipeline_parallel_degree {model.pp})",
+                "Use another number of layers.",
+            )
+        chunks = stages // model.pp
     if _SCHEDULES[name] == "zb" and name != "zb":
         notes.append(f"{written} is modelled as the zero-bubble schedule H1 with one chunk a stage")
         chunks = 1
-    return replace(model, schedule=_SCHEDULES[name], interleave=chunks), notes
+    model = replace(model, schedule=_SCHEDULES[name], interleave=chunks)
+    if (first, last) == (1, 1):
+        return replace(model, count_ends=True), notes
+    counts = split_with_ends(model.layers, model.pp * chunks, first, last)
+    return replace(model, stage_layers=tuple(counts) if first or last else ()), notes
 
 
-def _recomputed(how: Keys, model: Transformer) -> Transformer:
+def _recomputed(how: Keys, model: Transformer) -> tuple[Transformer, list[str]]:
     mode = str(how.get("mode", "selective"))
     every = digits(str(how.get("selective_ac_option", "2")))
     if mode == "full":
-        return replace(model, recompute="full")
+        return replace(model, recompute="full"), []
     if mode == "selective" and every is not None:  # every n-th layer
         layers = -(-model.layers // model.pp // model.interleave // max(1, every))
-        return replace(model, recompute="full", recompute_layers=max(1, layers))
-    return replace(model, recompute="selective_op" if mode == "selective" else "none")
+        return replace(model, recompute="full", recompute_layers=max(1, layers)), []
+    known = {"selective": "selective_op", "none": "none"}
+    note = f"{how.where}: mode {mode!r} is not modelled; use --set recompute="
+    notes = [] if mode in known else [note]
+    return replace(model, recompute=known.get(mode, "none")), notes
 
 
-def _converters(job: Keys) -> list[str]:
+def _converted(job: Keys, model: Transformer) -> tuple[Transformer, list[str]]:
+    """Read in which precision linear layers are computed; other converters are named."""
     found = job.table("model").get("converters", [])
     names = found if isinstance(found, list) else str(found).split(",")
-    return [str(name).strip().split(".")[-1] for name in names]
+    written = [str(name).strip() for name in names if str(name).strip()]
+    linear = [name for name in written if name in _FLOAT8]
+    notes = [f"{job.where}: converter {n} is not modelled" for n in written if n not in linear]
+    return replace(model, math="fp8") if linear else model, notes
 
 
 def _left_out(job: Keys, training: Keys, layout: Keys) -> list[str]:
@@ -176,7 +214,15 @@ def _left_out(job: Keys, training: Keys, layout: Keys) -> list[str]:
     found = []
     if training.truth("enable_cpu_offload"):
         found.append(f"{job.where}: training.enable_cpu_offload is not modelled")
+    newer = [job.table("quantize").table(each).table("float8") for each in ("dense", "linear")]
+    found += [
+        f"{table.where}: enable_fsdp_float8_all_gather is not modelled"
+        for table in (job.table("float8"), *newer)
+        if table.truth("enable_fsdp_float8_all_gather")
+    ]
     unread = [f"training.{key}" for key in training.unread(_HARMLESS)]
     unread += [f"parallelism.{key}" for key in layout.unread(_HARMLESS)]
+    older = job.table("experimental").unread(("custom_import", "custom_args_module"))
+    unread += [f"experimental.{key}" for key in older]
     unread += job.unread((*_HARMLESS_SECTIONS, "compile", "float8", "quantize", "model"))
     return found + list(not_understood(job.where, unread))

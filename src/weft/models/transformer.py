@@ -6,7 +6,10 @@ stages of a pipeline outermost, as Megatron and torchtitan do.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
+
+from weft.hardware.dtypes import item_bytes, output_dtype
 
 
 class LayerKind(NamedTuple):
@@ -67,7 +70,7 @@ class Transformer:
     fused_experts: bool = True  # biases and clamps of experts in kernels that run anyway
     fused_rotary: bool = True  # positions turn queries and keys in one kernel
     frozen: bool = False  # weights get no gradients
-    scored: int = 0  # tokens of a sequence that are predicted, if not all
+    scored: int = 0  # tokens of a sequence that are predicted, 0 for all, of a prefill the last
     interleave: int = 1  # chunks of layers that a stage of the pipeline holds
     rotary: bool = False  # positions turn queries and keys
     dropout: bool = False  # in kernels of its own
@@ -82,7 +85,7 @@ class Transformer:
     window: int = 0  # positions that a query sees, 0 for all
     full_every: int = 0  # every n-th layer sees all positions, 0 for none
     chunked: bool = False  # windows do not slide: a query sees its own chunk
-    kv_dtype: str = ""  # of cached keys and values, where it is not dtype
+    kv_dtype: str = ""  # of cached keys and values, where it is not that of activations
     qk_norm: bool = False  # queries and keys are normalized
     qk_norm_span: bool = False  # over all heads together: ranks of tp sum their squares
     post_norm: bool = False  # results of attention and MLP are normalized too
@@ -205,14 +208,33 @@ class Transformer:
         routed = self.inner_weights(self.expert_width) // self.expert_tp
         return LayerWeights(attention + shared + router, self.experts // self.ep * routed)
 
-    @property
-    def adapter_weights(self) -> int:
-        """Parameters of the adapters of a layer on one rank: the only ones that are trained."""
-        products = [(self.hidden, self.qkv_of(self.tp)), (self.out_width, self.hidden)]
-        if self.lora_mlp:
+    def adapter_weights(self, kind: LayerKind) -> int:
+        """Parameters of the adapters of a layer on one rank: the only ones that are trained.
+
+        Latent attention has one at its last product, experts have none.
+        """
+        products = [(self.out_width, self.hidden)]
+        if not self.kv_rank:
+            products.append((self.hidden, self.qkv_of(self.tp)))
+        if self.lora_mlp and not kind.experts:
             inner = self.ffn // self.tp
             products += [(self.hidden, inner * (2 if self.gated else 1)), (inner, self.hidden)]
         return self.lora * sum(k + n for k, n in products)
+
+    @property
+    def cache_item(self) -> int:
+        """Bytes of an element of cached keys and values, which products do not write in fp8."""
+        return ceil(item_bytes(self.kv_dtype or output_dtype(self.dtype)))
+
+    def keys_seen(self, *, full: bool) -> float:
+        """Return the keys that a query sees in the mean, in a layer with or without a window."""
+        window = self.seq if full else min(self.seq, self.window)
+        if self.mode == "decode" or not self.causal:
+            return window
+        if self.chunked:
+            return window / 2
+        # The first queries see only those before them: the mean of min(position, window).
+        return window * (1 - window / (2 * self.seq))
 
     @property
     def out_width(self) -> int:

@@ -11,8 +11,9 @@ and inputs gathered.
 """
 
 from collections.abc import Callable
+from math import ceil
 
-from weft.hardware.dtypes import item_bytes, output_dtype
+from weft.hardware.dtypes import item_bytes
 from weft.models.building import After, Ops
 from weft.models.expert_layer import Experts
 from weft.models.transformer import LayerKind, Piece, Transformer
@@ -28,6 +29,7 @@ FUSED_SOFTMAX_MATRICES = 4
 # backward: a negation, two joins, two products and a sum (Megatron-Core's rope_utils).
 _SQUARES = 8  # bytes of a token: sums of squares of its queries and of its keys, in fp32
 _TURNED = {"": 12, " backward": 14}
+_CACHED_BYTES = 2  # of an element of keys and values, where the shape of a kernel has none
 
 
 class Layer:
@@ -172,15 +174,16 @@ class Layer:
 
         Inputs of a ``product`` in fp8 are gathered as it takes them, as Transformer Engine does.
         """
-        made = self.made
-        size = self.tokens * width * (self._input_item if product else made.item)
+        made, elements = self.made, self.tokens * width
+        size = self._input_bytes(elements) if product else elements * made.item
         return made.collective("all_gather", size, "tp", after=made.last_kernel)
 
-    @property
-    def _input_item(self) -> int:
-        """Bytes of one element of the input of a product."""
+    def _input_bytes(self, elements: int) -> int:
+        """Return the bytes of elements of the input of a product."""
         math = self.model.math
-        return int(item_bytes(math)) if math and self.model.mode == "train" else self.made.item
+        if not math or self.model.mode != "train":
+            return elements * self.made.item
+        return ceil(elements * item_bytes(math))
 
     def reduce(self, width: int, needed: int, rows: int = 0) -> int:
         """Sum over the ranks that share a product; a single rank has nothing to sum."""
@@ -205,7 +208,7 @@ class Layer:
     def _gathered_product(self, name: str, n: int, k: int) -> None:
         """Write a product in pieces: of what is here at once, of the rest as it is gathered."""
         made, tokens = self.made, self.tokens
-        needed, size = made.last_kernel, tokens * k * self._input_item
+        needed, size = made.last_kernel, self._input_bytes(tokens * k)
         came = -1
         for rows, nbytes in zip(
             (self.rows, *split(tokens - self.rows, PIECES)), (*split(size, PIECES), 0), strict=True
@@ -349,7 +352,14 @@ class Layer:
         if self.scatters:
             self.made.wait_for(self.gather(sum(n for _, n, _ in narrow)))
         for name, n, k in wide:
-            self._product(name, n, k)
+            if self._is_whole(name):
+                self.column(name, n, k)
+            else:
+                self._product(name, n, k)
+
+    def _is_whole(self, name: str) -> bool:
+        """Return whether a product that gives queries takes the hidden state, not compressed."""
+        return name == "q up" and not self.model.q_rank
 
     def _expanded_again(self) -> None:
         """Write what Megatron-Core's ``mla_up_proj`` recomputes: norms, products, positions."""
@@ -367,8 +377,11 @@ class Layer:
             return self.column_backward("qkv", model.qkv_of(model.tp), model.hidden)
         wide, narrow = self._latent
         for name, n, k in wide:
-            product = made.gemm(f"{name} input gradient", self.tokens, k, n)
-            self.weight_gradient(name, n, k)
+            if self._is_whole(name):
+                made.wait_for(self.column_backward(name, n, k))
+            else:
+                product = made.gemm(f"{name} input gradient", self.tokens, k, n)
+                self.weight_gradient(name, n, k)
         made.wait_for(self.reduce(sum(n for _, n, _ in narrow), product))
         for name, n, k in narrow:
             made.kernel("norm backward", "norm-backward", self.rows, n)
@@ -503,10 +516,10 @@ class Layer:
             if queries == 1:  # decoding reads the compressed keys, one head for all
                 kv, dim = 1, model.kv_rank + model.rope_dim
         shape = count, heads, kv, queries, keys, dim, int(causal)
-        if model.mode == "train" or not (model.kv_rank or model.kv_dtype):
+        usual = not model.kv_rank and model.cache_item == _CACHED_BYTES
+        if model.mode == "train" or usual:
             return shape
-        cached = int(item_bytes(model.kv_dtype or output_dtype(model.dtype)))
-        return (*shape, 0, cached, int(model.kv_rank > 0 and queries == 1))
+        return (*shape, 0, model.cache_item, int(model.kv_rank > 0 and queries == 1))
 
     def _context_parallel(
         self, name: str, family: str, kind: LayerKind, *, backward: bool = False
@@ -538,26 +551,26 @@ class Layer:
         elif model.cp_kind == "allgather":
             gathered = keys * model.cp
             needed = made.collective("all_gather", gathered, "cp", after=made.last_kernel)
-            # early and late parts of the sequence are paired, so that a rank sees half in the mean
-            seen = model.seq // 2 if model.causal else model.seq
-            seen = seen if kind.full else min(seen, model.window)
+            # early and late parts of the sequence are paired, so that a rank sees as much as any
+            seen = int(model.keys_seen(full=kind.full))
             done = made.kernel(
                 name, family, *self._shape(count, local, seen, causal=False), after=needed
             )
             if backward:
                 made.wait_for(made.collective("reduce_scatter", gathered, "cp", after=done))
         else:
-            self._ring(name, family, count, 2 * keys if backward else keys)
+            self._ring(name, family, count, 2 * keys if backward else keys, kind)
 
-    def _ring(self, name: str, family: str, count: int, nbytes: int) -> None:
+    def _ring(self, name: str, family: str, count: int, nbytes: int, kind: LayerKind) -> None:
         """Pass keys and values around while those that are here are used (arXiv 2310.01889).
 
         Every rank has an early and a late part of the sequence. Of what comes from others it needs
-        one half, for all of its queries, or all for the half of them.
+        one half, for all of its queries, or all for the half of them; with a window less of it.
         """
         model, made = self.model, self.made
         local = model.seq // model.cp
-        seen = local // 2 if model.causal else local
+        here = local / 2 if model.causal else local  # of its own keys, in the mean
+        seen = max(1, round((model.keys_seen(full=kind.full) - here) / (model.cp - 1)))
         arrived, started = -1, made.last_kernel
         for step in range(model.cp):
             sent = -1

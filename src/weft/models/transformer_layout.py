@@ -100,6 +100,10 @@ def _groups(model: Transformer, layout: Layout) -> dict[str, Group]:
     if layout.shard < layout.replicas:
         groups["shard"] = Group(layout.shard, model.tp)
         groups["replica"] = Group(layout.replicas // layout.shard, model.tp * layout.shard)
+        inside, each = model.tp * layout.shard, model.expert_tp * model.ep
+        if "edp" in groups and inside % each == 0:  # else experts are spread over several of them
+            groups["expert shard"] = Group(inside // each, each)
+            groups["expert replica"] = Group(layout.replicas // layout.shard, inside)
     # the first and the last stage hold the same weights, if one stage does not hold both ends
     if model.tied and model.pp > 1 and not model.is_dual:
         groups["embedding"] = Group(2, stage * (model.pp - 1))
@@ -202,6 +206,11 @@ def _require_experts(model: Transformer, layout: Layout) -> None:
 
 
 def _require_interleaving(model: Transformer, num_micro: int) -> None:
+    if model.overlaps_experts and model.pp > 1 and model.schedule in ("gpipe", "zb"):
+        raise UsageError(
+            f"schedule {model.schedule}: ep_overlap alternates passes as 1f1b does",
+            "Use --set schedule=1f1b, or --set ep_overlap=false.",
+        )
     if model.interleave < 2:
         return
     if model.schedule != "1f1b":
@@ -240,9 +249,7 @@ def _chunks(model: Transformer) -> list[range]:
     many = model.pp * model.interleave
     counts = list(model.stage_layers) or split(model.layers, many)
     if model.count_ends and not model.stage_layers:
-        counts = split(_layers_to_share(model), many)
-        counts[0] -= 1
-        counts[-1] -= 1
+        counts = split_with_ends(model.layers, many, 1, 1)
     if len(counts) != many or sum(counts) != model.layers:
         raise UsageError(
             f"stage_layers: {len(counts)} counts with {sum(counts)} layers "
@@ -264,3 +271,25 @@ def _divisors(key: str, size: int) -> str:
 def split(total: int, parts: int) -> list[int]:
     """Cut a number into parts, the first ones larger where it does not divide."""
     return [total // parts + (index < total % parts) for index in range(parts)]
+
+
+def split_with_ends(layers: int, parts: int, first: int, last: int) -> list[int]:
+    """Cut layers into parts where both ends count as so many layers of the outer parts.
+
+    >>> split_with_ends(10, 4, 1, 1)
+    [2, 3, 3, 2]
+    """
+    if parts > layers + first + last:
+        raise UsageError(
+            f"{layers} layers, and {first} and {last} for the ends, are fewer than {parts} parts",
+            "Use fewer stages.",
+        )
+    counts = split(layers + first + last, parts)
+    counts[0] -= first
+    counts[-1] -= last
+    if min(counts) < 0:
+        raise UsageError(
+            f"{layers} layers with {first} and {last} for the ends do not make {parts} parts",
+            "Use fewer stages, or less that counts as layers at the ends.",
+        )
+    return counts

@@ -8,7 +8,7 @@ that are loaded, buffers of the communication library, fragments of the allocato
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from weft.hardware.dtypes import item_bytes, output_dtype
+from weft.hardware.dtypes import item_bytes, output_dtype, scheme_of
 from weft.models.building import ITEM_BYTES
 from weft.models.pipeline import PassOrder
 from weft.models.transformer import LayerKind, Transformer
@@ -55,6 +55,16 @@ def stage_memories(model: Transformer, layout: Layout) -> list[StageMemory]:
     return [each(model, layout, stage).memory() for stage in range(model.pp)]
 
 
+def served_bytes(model: Transformer, dense: int, expert: int, ends: int) -> int:
+    """Return the bytes of so many weights of a server: of layers, experts, and of both ends.
+
+    Products have them as they multiply them; the embedding and the head are not quantized.
+    """
+    math = scheme_of(model.math or model.dtype).weight
+    own = scheme_of(model.expert_math).weight if model.expert_math else math
+    return int(math * dense + own * expert + item_bytes(model.dtype) * ends)
+
+
 class _Serving:
     """Weights, the cache of keys and values, and what one pass works on."""
 
@@ -74,13 +84,12 @@ class _Serving:
             weights = model.layer_weights(model.kinds[layer])
             dense, expert = dense + weights.dense, expert + weights.expert
         ends = self.first + self.last - (self.first and self.last and model.tied)
-        self.end = model.vocab_of_rank * model.hidden
-        dense += ends * self.end
+        self.ends = ends * model.vocab_of_rank * model.hidden  # embedding and head
         if self.last and model.mtp and model.mode == "train":
             weights = model.layer_weights(model.kinds[-1])
             dense += model.mtp * (weights.dense + 2 * model.hidden**2 // model.tp)
             expert += model.mtp * weights.expert
-        self.dense, self.expert = dense, expert
+        self.dense, self.expert = dense + self.ends, expert
 
     def memory(self) -> StageMemory:
         model, layout = self.model, self.layout
@@ -90,10 +99,31 @@ class _Serving:
         kept = sum(
             model.seq if model.kinds[n].full else min(model.seq, model.window) for n in self.layers
         )
-        cache = layout.num_micro * layout.micro * kept * width * self.stored
+        cache = layout.num_micro * layout.micro * kept * width * model.cache_item
         working = 8 * self.tokens * model.hidden * self.item
-        weights = (self.dense + self.expert) * self.stored
-        return StageMemory(self.stage, weights, 0, 0, working, cache)
+        held = self.dense - self.ends, self.expert, self.ends
+        gathered = 0
+        if model.zero_stage == 3 and layout.replicas > 1:
+            dense, expert = layout.shard, self._expert_replicas
+            held = held[0] // dense, held[1] // expert, held[2] // dense
+            gathered = (1 + model.prefetch) * self._largest_layer * self.stored
+        weights = served_bytes(model, *held)
+        return StageMemory(self.stage, weights, 0, 0, working, cache + gathered)
+
+    @property
+    def _expert_replicas(self) -> int:
+        """Ranks among which the weights of experts are shared out."""
+        groups = self.layout.groups
+        among = next((name for name in ("expert shard", "edp") if name in groups), "")
+        return groups[among].size if among else self.layout.shard
+
+    @property
+    def _largest_layer(self) -> int:
+        """Parameters of the largest layer."""
+        return max((self._layer_weights(n) for n in self.layers), default=0)
+
+    def _layer_weights(self, layer: int) -> int:
+        return self.model.layer_weights(self.model.kinds[layer]).total
 
 
 class _Training(_Serving):
@@ -108,7 +138,7 @@ class _Training(_Serving):
         weights = (shared if zero == 3 else held) * self.stored
         trained, trained_shared = held, shared
         if model.lora:
-            trained = model.adapter_weights * len(self.layers)
+            trained = sum(model.adapter_weights(model.kinds[n]) for n in self.layers)
             trained_shared = trained // dense
             weights += trained * self.stored
         elif model.frozen:
@@ -122,24 +152,17 @@ class _Training(_Serving):
             *(self.stage, weights, gradients, states), self._activations(), self._buffers()
         )
 
-    @property
-    def _expert_replicas(self) -> int:
-        groups = self.layout.groups
-        return groups["edp"].size if "edp" in groups else self.layout.shard
-
     def _buffers(self) -> int:
         """Weights that are gathered at once, and whole gradients of the layer at work."""
-        model = self.model
+        model, largest = self.model, self._largest_layer
         if model.zero_stage < 3 or self.layout.replicas < 2:
             return WORKSPACE
-        largest = max((self._layer_weights(n) for n in self.layers), default=0)
-        whole = sum(self._layer_weights(n) for n in self.layers) if not model.reshard else 0
-        gathered = max(whole, (1 + model.prefetch) * largest) * self.stored
+        end = model.vocab_of_rank * model.hidden if self.ends else 0  # gathered by itself
+        held = sum(self._layer_weights(n) for n in self.layers) + self.ends
+        whole = 0 if model.reshard else held
+        gathered = max(whole, max(largest, end) + model.prefetch * largest) * self.stored
         gradients = largest * self.item if model.trains_weights else 0
         return gathered + gradients + WORKSPACE
-
-    def _layer_weights(self, layer: int) -> int:
-        return self.model.layer_weights(self.model.kinds[layer]).total
 
     def _in_flight(self) -> tuple[int, ...]:
         """Return the micro batches that a stage keeps, by its chunks, when it keeps most."""
@@ -153,15 +176,20 @@ class _Training(_Serving):
     def _activations(self) -> int:
         """Activations of all micro batches that are kept, and what one pass works on."""
         model = self.model
-        total = 0.0
-        for chunk, flying in zip(self.chunks, self._in_flight(), strict=True):
+        total, row = 0.0, self.rows * model.hidden * self.item
+        positions = self.layout.positions(self.stage)
+        flights = zip(positions, self.chunks, self._in_flight(), strict=True)
+        for position, chunk, flying in flights:
             recomputed = model.recompute_layers or len(chunk)
             for index, layer in enumerate(chunk):
                 again = model.recompute == "full" and index < recomputed
-                each = self.rows * model.hidden * self.item if again else self._layer(layer)
-                total += flying * each
+                total += flying * (row if again else self._layer(layer))
             if chunk.start == 0:  # tokens of the embedding and their output
                 total += flying * self.tokens * 8
+            if position + 1 == len(self.layout.chunks):  # modules that predict further tokens
+                inside = row if model.recompute == "full" else self._layer(model.layers - 1)
+                # inputs of both norms of a module, and of the product that joins their results
+                total += flying * model.mtp * (inside + 4 * row)
         return int(total + self._working())
 
     def _layer(self, layer: int, model: Transformer | None = None) -> float:
@@ -208,7 +236,7 @@ def layer_activations(
     kept += 2.0 * rows * hidden * model.post_norm
     if model.recompute != "mla_up_proj" or not model.kv_rank:
         kept += tokens * model.qkv_of(tp)  # queries, keys, values
-    if model.recompute != "selective":
+    if keeps or model.recompute != "selective":  # the next product reads it, if not attention
         kept += tokens * model.out_width  # what attention gives
     if model.kv_rank:
         kept += 2.0 * rows * (model.q_rank + model.kv_rank + model.rope_dim)

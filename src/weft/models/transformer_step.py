@@ -24,6 +24,10 @@ _LOSS_PASSES_BACKWARD = (("loss scale backward", 8), ("loss cast backward", 6))
 HEAD_OPS = frozenset(
     ("head", "head input gradient", "head weight gradient", "loss", "loss backward")
 ) | {name for name, _ in (*_LOSS_PASSES, *_LOSS_PASSES_BACKWARD)}
+# Groups of ranks that share weights out, by the ranks that have the same ones, where they are fewer
+# (HSDP); and by those the groups of ranks that have the same shards.
+_SHARDS = {"dp": "shard", "edp": "expert shard"}
+_REPLICAS = {"shard": "replica", "expert shard": "expert replica"}
 _LAYER_TENSORS = 5  # large weights of a layer: qkv, projection, gate, up, down
 Shares = Mapping[str, int]  # by group of ranks that have the same ones, parameters
 
@@ -70,7 +74,8 @@ class Stage:
         self.made = Ops(model.dtype, math=model.math)
         queries = 1 if model.mode == "decode" else model.seq // model.cp
         self.tokens = layout.micro * queries
-        self.scored = layout.micro * min(queries, -(-model.scored // model.cp) or queries)
+        usual = queries if model.mode == "train" else 1  # a server asks what follows the last token
+        self.scored = layout.micro * min(queries, -(-model.scored // model.cp) or usual)
         if pieces:  # of each sequence only the last token is asked for what follows it
             self.tokens = sum(piece.count * piece.queries for piece in pieces)
             self.scored = sum(piece.count for piece in pieces)
@@ -223,9 +228,11 @@ class Stage:
         weights = self.model.layer_weights(self.model.kinds[layer])
         return self._by_group(weights.dense, weights.expert)
 
-    def _gradients(self, shares: Shares) -> Shares:
-        """Return the gradients that belong to weights of a layer: of adapters, if it has some."""
-        return {"dp": self.model.adapter_weights} if self.model.lora else shares
+    def _gradients(self, layer: int) -> Shares:
+        """Return the gradients of a layer: those of its adapters, if it has some."""
+        if self.model.lora:
+            return {"dp": self.model.adapter_weights(self.model.kinds[layer])}
+        return self._shares(layer)
 
     def _by_group(self, dense: int, expert: int = 0) -> Shares:
         if "edp" not in self.layout.groups:
@@ -243,9 +250,8 @@ class Stage:
 
     def _sharded(self, group: str) -> tuple[str, int]:
         """Return the group among which weights of ``group`` are shared out, and its size."""
-        if group == "dp" and "shard" in self.layout.groups:
-            return "shard", self.layout.shard
-        return group, self.layout.groups[group].size
+        among = _SHARDS[group] if _SHARDS[group] in self.layout.groups else group
+        return among, self.layout.groups[among].size
 
     def _shared(self, group: str, nbytes: int, kind: str, *, after: int = -1) -> int:
         """Add a collective of the ranks that have the same weights; all take turns on a stream."""
@@ -261,6 +267,8 @@ class Stage:
             if size > 1:
                 nbytes = weights * self.made.weight_item
                 gathered = self._shared(among, nbytes, "all_gather", after=after)
+                if self.made.dtype == "fp8":
+                    self.made.in_fp8(gathered)
         return gathered
 
     def _gathers(self, *, forward: bool) -> bool:
@@ -401,7 +409,7 @@ class Stage:
             self.layer.backward(gathered, kind)
             self._accumulate(self._shares(layer))
             ends = index + 1 == len(self.layers) and not self.first
-            self._reduce(self._gradients(self._shares(layer)), last=ends)
+            self._reduce(self._gradients(layer), last=ends)
         if self.first:
             if model.trains_weights:
                 rows = self.tokens, model.vocab_of_rank, model.hidden, 1
@@ -457,17 +465,16 @@ class Stage:
         among, size = self._sharded(group)
         if size > 1:
             self._shared(among, nbytes, "reduce_scatter", after=needed)
-        if among == "shard":  # replicas of the shards sum what each has
+        if among in _REPLICAS:  # replicas of the shards sum what each has
             share = -(-nbytes // size)
-            self._shared("replica", share, "all_reduce", after=needed)
+            self._shared(_REPLICAS[among], share, "all_reduce", after=needed)
 
     def _held(self) -> int:
         """Parameters that this rank's optimizer changes."""
         model = self.model
-        shares = [self._shares(layer) for chunk in self.chunks for layer in chunk]
-        if model.lora:
-            shares = [{"dp": model.adapter_weights} for _ in shares]
-        else:
+        layers = [layer for chunk in self.chunks for layer in chunk]
+        shares = [self._gradients(layer) for layer in layers]
+        if not model.lora:
             first, last = self.ends
             ends = first + last - (first and last and model.tied)
             shares += [self._by_group(self._end_weights)] * ends
@@ -486,7 +493,8 @@ class Stage:
             return
         reduced = self._last_reduction()
         item = int(item_bytes(model.grad_dtype)) if model.grad_dtype else made.item
-        if "embedding" in self.layout.groups and self.stage in (0, model.pp - 1):
+        ends = self.stage in (0, model.pp - 1) and model.trains_weights
+        if "embedding" in self.layout.groups and ends:
             nbytes = self._end_weights * item // (self.layout.shard if model.zero_stage > 1 else 1)
             needed = (reduced, made.last_kernel)
             reduced = made.collective(

@@ -15,7 +15,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,24 @@ class LayoutChoice:
     def settings(self) -> dict[str, Any]:
         """The settings that the search chose, those of one rank left out."""
         return _settings(self.job.model)
+
+    def changes_of(self, asked: Transformer) -> dict[str, Any]:
+        """Return the settings that turn a model into that of this layout, the searched ones first.
+
+        Stages of given numbers of layers become even ones, which are written out.
+        """
+        model = self.job.model
+        assert isinstance(model, Transformer)
+        names = dict.fromkeys((*SEARCHED, "sp", "count_ends", *(f.name for f in fields(asked))))
+        found = {
+            name: getattr(model, name)
+            for name in names
+            if getattr(model, name) != getattr(asked, name)
+        }
+        if "stage_layers" in found:
+            chunks = Layout(model, self.job.num_ranks).chunks
+            found["stage_layers"] = "-".join(str(len(chunk)) for chunk in chunks)
+        return found
 
     def as_row(self, peak: float, gpu_hour: float = 0.0) -> dict[str, Any]:
         """Return it as programs read it; ``peak`` is the rated flop/s of a rank."""
@@ -283,7 +301,18 @@ class LayoutSearch:
                     if ranks % (tp * pp * cp):
                         continue
                     sp, dp = self._value("sp", tp > 1), self._value("dp", 0)
-                    shaped = replace(model, tp=tp, pp=pp, cp=cp, sp=sp, dp=dp, fsdp=False)
+                    shaped = replace(
+                        model,
+                        tp=tp,
+                        pp=pp,
+                        cp=cp,
+                        sp=sp,
+                        dp=dp,
+                        fsdp=False,
+                        # these two fit the stages, and the tp, that the job asks for
+                        stage_layers=self._value("stage_layers", ()),
+                        etp=self._value("etp", 1 if model.etp == 1 else 0),
+                    )
                     yield from self._details(shaped)
 
     def _details(self, model: Transformer) -> Iterator[Transformer]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.cost.price import price_columns
 from weft.errors import NoPlanError, UsageError
-from weft.models.tables import Shard, Table
+from weft.models.tables import ROW_DTYPES, Shard, Table
 from weft.planner.prices import Prices
 from weft.step.step_graph import Collective
 from weft.units import brief, format_size
@@ -157,11 +157,14 @@ class Sharder:
             "zipf": np.array([table.zipf for table in tables]),
         }
         device = self.platform.require_device()
-        forward, backward = (
-            price_columns(family, columns, device, "fp32").seconds
-            for family in ("embedding", "embedding-backward")
-        )
         items = np.array([table.itemsize for table in tables], float)
+        forward, backward = np.zeros(len(shards)), np.zeros(len(shards))
+        for item in np.unique(items).tolist():  # rows of fewer bytes come sooner
+            mine = items == item
+            some = {key: values[mine] for key, values in columns.items()}
+            dtype = ROW_DTYPES.get(int(item), "fp32")
+            for family, seconds in (("embedding", forward), ("embedding-backward", backward)):
+                seconds[mine] = price_columns(family, some, device, dtype).seconds
         return _Parts(shards, rows * dims * items, forward, backward, dims, pooling * self.batch)
 
     def _greedy(

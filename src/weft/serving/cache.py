@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
-from weft.hardware.dtypes import item_bytes, scheme_of
+from weft.models.transformer_memory import served_bytes
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def kv_cache(model: Transformer, device: Device, block_bytes: int | None = None)
     if block_bytes is not None and block_bytes < 1:
         raise UsageError(f"a block of {block_bytes} bytes holds nothing", "Use 4KiB, say.")
     heads = max(1, (model.kv_heads or model.heads) // model.tp)
-    item = int(item_bytes(model.kv_dtype or model.dtype))
+    item = model.cache_item
     each = heads * model.head_dim * item
     if model.kv_rank:
         each = (model.kv_rank + model.rope_dim) * item // 2
@@ -60,7 +60,7 @@ def kv_cache(model: Transformer, device: Device, block_bytes: int | None = None)
 def weight_bytes(model: Transformer) -> int:
     """Return the bytes of weights on one rank; the embedding and the head are not quantized."""
     weights = [model.layer_weights(kind) for kind in model.kinds]
-    item, math = item_bytes(model.dtype), scheme_of(model.math or model.dtype).weight
-    expert = scheme_of(model.expert_math).weight if model.expert_math else math
-    layers = sum(math * each.dense + expert * each.expert for each in weights)
-    return int(layers + 2 * item * model.vocab_of_rank * model.hidden)
+    ends = (1 if model.tied else 2) * model.vocab_of_rank * model.hidden
+    return served_bytes(
+        model, sum(each.dense for each in weights), sum(each.expert for each in weights), ends
+    )

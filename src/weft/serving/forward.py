@@ -147,6 +147,7 @@ class Forward:
             window=0 if kind.full else self.model.window,
             full_every=0,
             mode="prefill",
+            flash=True,  # servers have a kernel of their own for each kind of piece
             batch=self._replicas,
         )
         graph = build("pass", model, self.platform.num_ranks, pieces)

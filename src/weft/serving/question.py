@@ -170,19 +170,22 @@ class Question:
             found |= {f"{key}_low": low, f"{key}_high": high}
         return found
 
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a server: experts lie on ranks of their own, or on those that share the rest."""
+        return max(self.model.tp, self.model.expert_tp * self.model.ep)
+
     @cached_property
     def forward(self) -> Forward:
         """What passes of the model take."""
         model = self.model
-        # Experts lie on ranks of their own, or on those that share the other products.
-        num_ranks = max(model.tp, model.expert_tp * model.ep)
-        if model.pp > 1 or model.fsdp:
+        if model.pp > 1 or model.zero_stage == 3:
             raise UsageError(
                 "weights of a server lie whole in each stage: pp and fsdp are not served",
                 "Use --set tp=8, and --set ep=.. for experts.",
             )
         library, experts = (self.server.name, self.server.experts) if self.server else ("", 1.0)
-        platform = self.platform.resized(num_ranks)
+        platform = self.platform.resized(self.num_ranks)
         return _forward(model, platform, self.reduction, library, experts)
 
     @cached_property

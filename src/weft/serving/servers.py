@@ -72,9 +72,10 @@ class Server:
 
     def served(self, model: Transformer) -> Transformer:
         """Return the model as it computes it: the kernel before a product in fp8 quantizes."""
-        if self.narrow_cache and "fp8" in model.math:
+        math = model.math or model.dtype
+        if self.narrow_cache and "fp8" in math:
             model = replace(model, kv_dtype=model.kv_dtype or "fp8")
-        return replace(model, math="fp8_fused") if model.math in ("fp8", "fp8_static") else model
+        return replace(model, math="fp8_fused") if math in ("fp8", "fp8_static") else model
 
 
 # ``tokens``, ``mixed`` and ``chunked`` are defaults of the servers on H100 and H200:

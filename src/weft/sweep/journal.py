@@ -78,10 +78,11 @@ class Journal:
                 continue
             values = dict(cell.values)
             rows = answer.rows or [{}]
+            # "all" stands for several values of an option, of which each row has its own
+            several = [k for k in values if len({str(row.get(k)) for row in rows}) > 1]
+            kept = {key: value for key, value in values.items() if key not in several}
             error = {"error": answer.error} if answer.error else {}
-            found += [
-                values | {k: v for k, v in row.items() if k not in values} | error for row in rows
-            ]
+            found += [values | row | kept | error for row in rows]
         return found
 
     def _write_line(self, value: dict[str, Any]) -> None:

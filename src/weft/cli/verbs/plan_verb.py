@@ -276,7 +276,8 @@ def planned_step(
     software = None if job is None else job.software
     made = plan_step(found, machine, mode=mode, limits=limits, anyway=anyway, software=software)
     if job is not None:
-        made = replace(made, plan=extended_plan(made.plan, job, machine))
+        extended = extended_plan(made.plan, job, machine)
+        made = replace(made, plan=replace(extended, notes=(*extended.notes, *job.notes)))
     if not added:
         return made
     settings = " ".join(f"--set {key}={value}" for key, value in added.items())

@@ -10,11 +10,10 @@ from weft.cli.inputs import On, Settings, complete_workload, machine_of, setting
 from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, print_written, track, write
 from weft.errors import UsageError
-from weft.report.text import Column, print_table
+from weft.report.text import Column, print_table, print_wrapped
 from weft.units import digits, format_size, format_time, parse_sizes, parse_time
 
 if TYPE_CHECKING:
-    from weft.hardware import Platform
     from weft.serving import Question
 
 
@@ -35,6 +34,7 @@ _OF_STEPS = frozenset(
         *("zero", "shard", "reshard", "prefetch", "overlap_grad", "overlap_param"),
         *("param_broadcast", "bucket", "grad_dtype", "schedule", "stage_layers", "interleave"),
         *("count_ends", "ep_overlap", "dispatcher", "fused_loss", "fused_accumulation", "stack"),
+        *("vp", "flash", "fused_softmax"),
     )
 )
 _CACHED = 0.9  # of a prompt, where cached blocks are fetched
@@ -184,14 +184,16 @@ def serve(
     output: Annotated[str | None, to_file("Write all rows (.csv) or a report (.html).")] = None,
 ) -> None:
     """Serve the same requests by every fetch method, or as a server does."""
-    from weft.models.named import transformer_of
+    from weft.models.named import transformer_with_notes
     from weft.serving import BatchLimits, Load, Question, find_server
 
     given = settings_of(settings)
     _refuse_steps(given)
     path, machine = output_path(output, (".csv", ".html")), machine_of(on)
     # Tensor parallelism over the ranks of a node, unless given.
-    shape = transformer_of(model, {"tp": str(machine.node_size)} | given)
+    shape, notes = transformer_with_notes(model, {"tp": str(machine.node_size)} | given)
+    # what is of training steps alone does not change what is served
+    notes = tuple(each for each in notes if not any(f"--set {key}=" in each for key in _OF_STEPS))
     disaggregated = prefill is not None or decode is not None
     fetching = fetch != "all" or not (server is not None or disaggregated)
     cached = _cached_share(hit, fetching=fetching)
@@ -229,9 +231,11 @@ def serve(
         else ""
     )
     if json:
-        print_json("serve", machine.name, rows)
+        print_json("serve", machine.name, rows, notes=list(notes))
     else:
         _print(_title(question, rows, server), rows)
+        for each in notes:
+            print_wrapped(each)
     print_written(note, quiet=json)
 
 
@@ -286,12 +290,19 @@ def _disaggregated_row(
             f"--fetch does not apply with --prefill and --decode (got {fetch})",
             "Remove --fetch: prefill workers compute whole prompts.",
         )
-    pools = _pools(prefill, decode, question.platform)
+    pools = _pools(prefill, decode)
     first, second = (replace(question, model=replace(question.model, tp=tp)) for _, tp in pools)
+    ranks = pools[0][0] * first.num_ranks + pools[1][0] * second.num_ranks
+    machine = question.platform
+    if ranks > machine.num_ranks:
+        raise UsageError(
+            f"--prefill and --decode need {ranks} ranks, {machine.name} has {machine.num_ranks}",
+            f"Use fewer workers, or a larger machine: --on {machine.name}x2.",
+        )
     return first.disaggregated_row(second, (pools[0][0], pools[1][0]))
 
 
-def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list[tuple[int, int]]:
+def _pools(prefill: str | None, decode: str | None) -> list[tuple[int, int]]:
     """Read numbers of workers and the ranks of each: ``4x1`` for prompts, ``2x4`` for answers."""
     found = []
     for name, text in (("--prefill", prefill), ("--decode", decode)):
@@ -302,12 +313,6 @@ def _pools(prefill: str | None, decode: str | None, machine: "Platform") -> list
                 "Use both, as in --prefill 4x1 --decode 2x4.",
             )
         found.append((int(parts[0]), int(parts[1])))
-    ranks = sum(count * tp for count, tp in found)
-    if ranks > machine.num_ranks:
-        raise UsageError(
-            f"--prefill and --decode need {ranks} ranks, {machine.name} has {machine.num_ranks}",
-            f"Use fewer workers, or a larger machine: --on {machine.name}x2.",
-        )
     return found
 
 
