@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.leftovers import eventually, files, nothing_left
-from weft.errors import RankDiedError, RunError, UsageError
+from weft.errors import RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime import spawn
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
@@ -155,3 +156,23 @@ def test_ranks_do_not_outlive_a_killed_parent(tmp_path):
     program.communicate(timeout=30)
     assert eventually(lambda: all(map(is_gone, ranks)))
     assert not files()
+
+
+def stop_one_and_return(world):
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return world.rank
+
+
+def test_a_stopped_rank_does_not_keep_those_that_return():
+    with pytest.raises(RunTimeoutError, match="rank 1 was stopped by a signal for 1 s"):
+        spawn(stop_one_and_return, 2, timeout=1)
+
+
+def rest_longer_than_the_timeout(world):
+    time.sleep(1.5)
+    return world.rank
+
+
+def test_a_rank_may_compute_longer_than_the_timeout():
+    assert spawn(rest_longer_than_the_timeout, 2, timeout=0.5) == [0, 1]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
+from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from weft._core import FaultReason, Launcher, die_with
-from weft.errors import RankDiedError, RunError, UsageError, WeftError
+from weft.errors import RankDiedError, RunError, RunTimeoutError, UsageError, WeftError
 from weft.runtime.communicator import DEFAULT_TIMEOUT, create_segment
 from weft.runtime.engine_threads import Engines, engines_of
 from weft.runtime.faults import require_timeout
@@ -69,7 +70,7 @@ def spawn(
         for rank in range(ranks):  # in a loop: those already started are ended if the next fails
             child = _start(launcher.name, rank, timeout, per_rank[rank], job)
             children.append(child)
-        return _collect(launcher, children, min(timeout, _MAX_GRACE))
+        return _collect(launcher, children, timeout)
     except BaseException as error:
         launcher.fail(FaultReason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
         raise
@@ -157,11 +158,16 @@ def _failure_of(rank: int, error: BaseException) -> _Failure:
     return _Failure(RunError, f"rank {rank} raised {what}", hint, trace)
 
 
-def _collect(launcher: Launcher, children: list[_Child], grace: float) -> list[Any]:
-    """Wait for the results of all ranks; after a failure for ``grace`` more seconds."""
+def _collect(launcher: Launcher, children: list[_Child], timeout: float) -> list[Any]:
+    """Wait for the results of all ranks; after a failure for at most ``_MAX_GRACE`` seconds.
+
+    A rank may compute for as long as it likes, but a stopped one is waited for ``timeout`` seconds:
+    the others may have caught their errors and returned.
+    """
     results: dict[int, Any] = {}
     failures: dict[int, _Failure] = {}
     deadline = float("inf")
+    moved = time.monotonic()  # when a rank without an answer was last seen not stopped
     while (open_ranks := _without_answer(children, results, failures)) and (
         time.monotonic() < deadline
     ):
@@ -173,9 +179,13 @@ def _collect(launcher: Launcher, children: list[_Child], grace: float) -> list[A
                 died = answer.kind is RankDiedError
                 reason = FaultReason.DIED if died else FaultReason.RAISED
                 launcher.fail(reason, rank, answer.message.encode())
-                deadline = min(deadline, time.monotonic() + grace)
+                deadline = min(deadline, time.monotonic() + min(timeout, _MAX_GRACE))
             elif answer is not None:
                 results[rank] = answer[0]
+        if not all(_is_stopped(children[rank]) for rank in open_ranks):
+            moved = time.monotonic()
+        elif not failures and time.monotonic() - moved > timeout:
+            failures |= {rank: _stopped(rank, children[rank], timeout) for rank in open_ranks}
     if failures:
         raise _first_cause(launcher, failures)
     return [results[rank] for rank in range(len(children))]
@@ -209,6 +219,22 @@ def _answer(rank: int, child: _Child) -> _Failure | tuple[Any] | None:
         RankDiedError,
         f"rank {rank} died ({_ending(child.process.exitcode)})",
         f"Check the output of rank {rank} for the reason.",
+    )
+
+
+def _is_stopped(child: _Child) -> bool:
+    """Return whether a signal has stopped a process, such as SIGSTOP; a debugger does not count."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{child.process.pid}/stat").read_text(encoding="utf-8")
+        return text.rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def _stopped(rank: int, child: _Child, seconds: float) -> _Failure:
+    return _Failure(
+        RunTimeoutError,
+        f"rank {rank} was stopped by a signal for {seconds:g} s, and the others have returned",
+        f"Continue a stopped rank with kill -CONT {child.process.pid}.",
     )
 
 
