@@ -54,8 +54,8 @@ def by_rank(ranks: Sequence[RankAnalysis]) -> Section:
         ChartBar(name, parts, format_time(sum(parts.values()))) for name, parts in every.items()
     ]
     text = (
-        "The mean step of every rank, or all of a file without steps. Time in which a GPU computes "
-        "is what you pay for; everything right of it is what can be won."
+        "The mean step of every rank, or all of a file without steps. The first part of a bar is "
+        "computation; the parts to its right, communication and idle time, could be saved."
     )
     label = "Where the mean step of every rank went"
     return Section(
