@@ -135,7 +135,7 @@ class Ops:
         return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))
 
     def in_fp8(self, number: int) -> int:
-        """Say of a collective that it moves fp8, not the dtype of activations; return it."""
+        """Return a collective marked as moving fp8 instead of the dtype of activations."""
         op = self.ops[number]
         assert op.collective is not None
         self.ops[number] = replace(op, collective=replace(op.collective, dtype="fp8"))
