@@ -135,7 +135,7 @@ class Ops:
         return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))
 
     def in_fp8(self, number: int) -> int:
-        """Return a collective marked as moving fp8 instead of the dtype of activations."""
+        """Mark a collective as moving fp8, not the dtype of activations; return its number."""
         op = self.ops[number]
         assert op.collective is not None
         self.ops[number] = replace(op, collective=replace(op.collective, dtype="fp8"))
