@@ -45,8 +45,8 @@ test: install ## every test but the slow ones
 	$(PYTEST) -q -n 2 -m 'not (slow or $(RANKS))'
 	$(PYTEST) -q -m '($(RANKS)) and not slow'
 
-test-quick: install ## only tests that need nothing special: a minute and a half on two cores
-	$(PYTEST) -q -n 2 -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
+test-quick: install ## only tests that need nothing special and have few cases: a minute on two cores
+	$(PYTEST) -q -n 2 -m 'not (multiprocess or torch or triton or data or netns or browser or thorough or slow)'
 
 test-torch: install ## PyTorch's own distributed tests on Gloo and on weft, 2 to 4 ranks: 8 minutes on two quiet cores
 	$(BIN)/python -m tests.torch_suite $(ARGS)

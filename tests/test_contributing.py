@@ -18,6 +18,8 @@ import pytest
 import weft
 import weft._core
 
+pytestmark = pytest.mark.thorough
+
 PACKAGE = Path(weft.__file__).parent
 # The editable install finds modules before sys.path does.
 START = (

@@ -13,6 +13,8 @@ import pytest
 
 from weft.cli import main
 
+pytestmark = pytest.mark.thorough
+
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 BLOCKS = {

@@ -10,6 +10,8 @@ from benchmarks.environments import environment
 from benchmarks.rows import Options
 from weft.errors import RunError
 
+pytestmark = pytest.mark.thorough
+
 _MPIRUN = """#!/bin/sh
 while [ "$1" != -n ]; do shift; done
 shift 2

@@ -21,6 +21,8 @@ from weft.errors import UsageError
 from weft.hardware import platform, platform_from_table
 from weft.hardware.measured import PointCorrection
 
+pytestmark = pytest.mark.thorough
+
 H200 = platform("h200-8")
 SLOWER = 1.4
 

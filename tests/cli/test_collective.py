@@ -129,6 +129,7 @@ def test_ranks_default_to_all_of_the_platform(capsys):
     assert row["ranks"] == 4
 
 
+@pytest.mark.thorough
 def test_a_bare_network_is_a_platform(capsys):
     (row,) = results(
         capsys, "collective", "all_to_all", "--on", "switch(16)@50GiB/s,500ns", "--size", "1GiB"
@@ -187,6 +188,7 @@ def test_the_command_line_says_what_the_library_says(capsys):
     assert row["seconds"] == simulate(made, platform("h100-8")).seconds
 
 
+@pytest.mark.thorough
 def test_energy_is_shown_when_asked_for(capsys):
     case = ["collective", "all_gather", "--size", "1GiB", "--on", "mi300x-8", "--json"]
     found = {}

@@ -11,6 +11,8 @@ from weft.errors import UsageError
 from weft.hardware import platform
 from weft.hardware.libraries import library
 
+pytestmark = pytest.mark.thorough
+
 ASK = ("collective", "all_reduce", "--on", "h100-8", "--size", "1MiB,1GiB")
 
 

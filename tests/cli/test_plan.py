@@ -11,6 +11,8 @@ from tests.whatif.jobs import exposed_steps, straggling, uneven_steps
 from weft.cli import main
 from weft.planner.plan import Plan
 
+pytestmark = pytest.mark.thorough
+
 SMALL = ["gpt2", "--on", "h100-8", "--set", "layers=2"]
 
 

@@ -11,6 +11,8 @@ from weft.schedule import Copy, Schedule
 from weft.schedule.check import check
 from weft.schedule.values import as_int
 
+pytestmark = pytest.mark.thorough
+
 HOSTS = {
     "two by two": ((0, 1), (2, 3)),
     "alone": ((0,), (1,)),

@@ -11,6 +11,8 @@ from weft.collectives import collective, staged
 from weft.schedule import expand
 from weft.schedule.check import check
 
+pytestmark = pytest.mark.thorough
+
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 

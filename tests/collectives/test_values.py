@@ -15,6 +15,8 @@ from weft.errors import UsageError
 from weft.schedule import Broadcast
 from weft.schedule.check import check
 
+pytestmark = pytest.mark.thorough
+
 SIZES = (0, 7, 129)
 MORE_SIZES = (1, 64)  # for few ranks: what is slow is many
 CASES = [(kind, algorithm) for kind in KINDS for algorithm in algorithms(kind)]

@@ -16,6 +16,8 @@ from weft.schedule import Cost, Kernel, Program, from_json, to_json
 from weft.schedule.check import check
 from weft.simulator import simulate
 
+pytestmark = pytest.mark.thorough
+
 KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 DTYPES = ("float16", "int8")
 devices = st.sampled_from(library_devices("nccl"))

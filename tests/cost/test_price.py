@@ -19,6 +19,8 @@ from weft.hardware.kernel_fits import ANY, FOLDER, device_fits, find_fit, fitted
 from weft.hardware.measured import OpCostModel
 from weft.schedule import Cost
 
+pytestmark = pytest.mark.thorough
+
 H100 = platform("h100-8").require_device()
 SHAPES = {
     "gemm": (4096, 4096, 4096),

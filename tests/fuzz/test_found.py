@@ -24,6 +24,8 @@ from weft.hardware.toml_text import to_toml
 from weft.trace.formats.chakra import read_chakra
 from weft.units import parse_rate, parse_sizes, parse_time
 
+pytestmark = pytest.mark.thorough
+
 _DEEP = b"[" * 3000
 
 

@@ -36,6 +36,8 @@ from weft.planner.plan_knobs import choice_execution, plan_knobs
 from weft.planner.planning import plan, search_of
 from weft.schedule.strategy import STRATEGIES, Strategy
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 STACKS = ("", "nccl=2.21,torch=2.4,cuda=12.4", "nccl=2.31", "rocm=6.2,torch=2.6", "rocm=7.12")
 

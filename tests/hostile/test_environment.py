@@ -16,6 +16,8 @@ from tests.fuzz import samples
 from tests.hostile.verbs import QUICK
 from tests.runtime.leftovers import nothing_left
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 RANKS = """
 import sys

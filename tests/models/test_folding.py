@@ -17,6 +17,8 @@ from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.step import StepEngine, check
 
+pytestmark = pytest.mark.thorough
+
 H100 = platform("h100-8")
 PRICES = Prices(H100)
 CASES: list[tuple[str, dict[str, Any]]] = [

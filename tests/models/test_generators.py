@@ -20,6 +20,8 @@ from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.step import NO_HOST, Memory, StepEngine, StepGraph, check
 
+pytestmark = pytest.mark.thorough
+
 
 def flops(graph):
     return sum(

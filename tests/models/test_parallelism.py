@@ -20,6 +20,8 @@ from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.step import NO_HOST, StepEngine, check
 
+pytestmark = pytest.mark.thorough
+
 SMALL = {"hidden": 512, "heads": 8, "kv_heads": 8, "ffn": 1024, "vocab": 1000, "seq": 256}
 EXPERTS = {"expert_ffn": 256, "experts": 8, "topk": 2, "shared_ffn": 256, "dense_layers": 1}
 

@@ -10,6 +10,8 @@ from weft.hardware import platform
 from weft.models.named import generate
 from weft.step import NO_HOST, StepEngine, check
 
+pytestmark = pytest.mark.thorough
+
 KERNEL, COLLECTIVE = 1e-3, 1e-6  # seconds of each, so that a bound is a count of kernels
 
 

@@ -14,6 +14,8 @@ from weft.planner.planning import plan
 from weft.planner.prices import Prices, default_library
 from weft.step.step_graph import Collective
 
+pytestmark = pytest.mark.thorough
+
 JOBS = [
     ("llama-8b", {"layers": "4", "batch": "16", "tp": "2", "micro_batch": "2", "zero": "1"}),
     ("gpt2-large", {"layers": "8", "batch": "16", "pp": "2", "seq": "512"}),

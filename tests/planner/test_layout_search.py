@@ -21,6 +21,8 @@ from weft.planner.layout_search import LayoutSearch, _chunks, _least_bytes, _sta
 from weft.planner.prices import Prices, default_library
 from weft.units import format_size
 
+pytestmark = pytest.mark.thorough
+
 MACHINE = platform("h100-8")
 SMALL = {"layers": "8", "batch": "32", "seq": "2048"}
 

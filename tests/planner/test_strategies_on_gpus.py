@@ -18,6 +18,8 @@ from weft.planner.prices import Prices, seconds_by
 from weft.planner.strategies import StrategyContext, baseline, candidates_of
 from weft.step import Collective
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 MI300X = quiet("mi300x-8")
 NODES = replace(MI300X.cluster(4), sources={})

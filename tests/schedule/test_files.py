@@ -32,6 +32,8 @@ from weft.schedule import (
     to_json,
 )
 
+pytestmark = pytest.mark.thorough
+
 SAMPLE = Path(__file__).parents[1] / "data" / "schedule-v1.json"
 BUILDERS = [(kind, algorithm) for kind in KINDS for algorithm in algorithms(kind)]
 

@@ -15,6 +15,8 @@ from weft.errors import ScheduleError, UsageError
 from weft.schedule import races
 from weft.schedule.check import check
 
+pytestmark = pytest.mark.thorough
+
 ORDERS, EXECUTIONS = 20, 3
 FEW = settings(
     max_examples=8,

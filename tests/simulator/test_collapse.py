@@ -11,6 +11,8 @@ from weft.collectives import collective
 from weft.hardware import platform
 from weft.simulator import simulate
 
+pytestmark = pytest.mark.thorough
+
 BYTES = 40_000  # of each rank
 
 

@@ -15,6 +15,8 @@ from tests.simulator.paper import GB, MB, launch, machine, made, matmul, move, q
 from weft.hardware import platform
 from weft.simulator import simulate
 
+pytestmark = pytest.mark.thorough
+
 MACHINES = ("mi300x-8", "h100-8", "l40s-8-nop2p", "mi300x-8x2")
 
 # Transfers that set out sooner may meet others on a shared link that they would have missed, so

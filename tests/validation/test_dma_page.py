@@ -9,6 +9,8 @@ import pytest
 from validation.latte_winners import winners
 from weft.cli import main
 
+pytestmark = pytest.mark.thorough
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "dma.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -6,6 +6,8 @@ import validation
 from validation import group_runs
 from validation.group_runs import GroupPart, grouped_targets
 
+pytestmark = pytest.mark.thorough
+
 PART = GroupPart("nccl", "")
 
 

@@ -11,6 +11,8 @@ from validation.latte_prices import Rccl, by_engines, by_rccl, phase_shares
 from validation.latte_tables import ALL_GATHER, PHASES, VARIANTS
 from weft.hardware import platform
 
+pytestmark = pytest.mark.thorough
+
 MACHINE = platform("mi300x-8")
 
 

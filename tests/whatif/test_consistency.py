@@ -19,6 +19,8 @@ from weft.trace import read
 from weft.whatif import what_if
 from weft.whatif.planned import plan_recorded
 
+pytestmark = pytest.mark.thorough
+
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 DEVICES = {"h100-8": "NVIDIA H100 80GB HBM3", "mi300x-8": "AMD Instinct MI300X"}
 LIMITS = Limits(error=1.0, codecs=("pack",))
