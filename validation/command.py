@@ -121,7 +121,7 @@ def _summary(targets: "list[Target]") -> str:
         return "It needs measured data: set WEFT_DATA to the folder that has it."
     limited = [target for target in targets if target.met is not None]
     if not limited:
-        return "No figure of it has a limit."
+        return "None of its figures has a limit."
     proving = [target for target in limited if not target.fitted]
     return (
         f"{sum(bool(t.met) for t in limited)} of {len(limited)} within what is allowed; of those "

@@ -53,5 +53,5 @@ def test_a_group_is_called_as_its_file(name):
 
 def test_a_group_without_its_data_or_limits_says_so():
     assert "WEFT_DATA" in command._summary([])
-    assert command._summary([target(1.0, allowed=-1.0)]) == "No figure of it has a limit."
+    assert command._summary([target(1.0, allowed=-1.0)]) == "None of its figures has a limit."
     assert command._summary([target(10.4), target(10.6)]).startswith("1 of 2 within")

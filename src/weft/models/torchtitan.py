@@ -155,7 +155,7 @@ def _pipelined(layout: Keys, model: Transformer) -> tuple[Transformer, list[str]
     written = str(layout.get("pipeline_parallel_schedule", "1F1B"))
     name = written.lower()
     notes: list[str] = []
-    # the embedding and the head count as so many layers of the first and the last stage
+    # layers of the first and the last stage that the embedding and the head stand for
     first = layout.whole("pipeline_parallel_first_stage_less_layers", 1)
     last = layout.whole("pipeline_parallel_last_stage_less_layers", 1)
     if model.pp == 1:

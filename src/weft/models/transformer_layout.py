@@ -274,7 +274,7 @@ def split(total: int, parts: int) -> list[int]:
 
 
 def split_with_ends(layers: int, parts: int, first: int, last: int) -> list[int]:
-    """Cut layers into parts where both ends count as so many layers of the outer parts.
+    """Cut layers into parts; ``first`` and ``last`` layers of the outer parts stand for the ends.
 
     >>> split_with_ends(10, 4, 1, 1)
     [2, 3, 3, 2]

@@ -56,7 +56,7 @@ def stage_memories(model: Transformer, layout: Layout) -> list[StageMemory]:
 
 
 def served_bytes(model: Transformer, dense: int, expert: int, ends: int) -> int:
-    """Return the bytes of so many weights of a server: of layers, experts, and of both ends.
+    """Return the bytes of weights of a server, given the numbers in layers, experts and both ends.
 
     Products have them as they multiply them; the embedding and the head are not quantized.
     """

@@ -194,7 +194,7 @@ def _timeline(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
         yield timeline_section(picture, "Timeline", text)
 
 
-_COLLECTIVES = "The collectives of every rank; other events of so many ranks are not kept."
+_COLLECTIVES = "The collectives of every rank; other events of more than 16 ranks are not kept."
 
 
 def _stragglers(analysis: Analysis) -> Iterator[Section]:

@@ -162,12 +162,13 @@ def _collect(launcher: Launcher, children: list[_Child], timeout: float) -> list
     """Wait for the results of all ranks; after a failure for at most ``_MAX_GRACE`` seconds.
 
     A rank may compute for as long as it likes, but a stopped one is waited for ``timeout`` seconds:
-    the others may have caught their errors and returned.
+    the others may have caught their errors and returned. Time in which this process was stopped,
+    too, does not count.
     """
     results: dict[int, Any] = {}
     failures: dict[int, _Failure] = {}
     deadline = float("inf")
-    moved = time.monotonic()  # when a rank without an answer was last seen not stopped
+    stopped, looked = 0.0, time.monotonic()  # seconds in which all that are open were stopped
     while (open_ranks := _without_answer(children, results, failures)) and (
         time.monotonic() < deadline
     ):
@@ -182,10 +183,12 @@ def _collect(launcher: Launcher, children: list[_Child], timeout: float) -> list
                 deadline = min(deadline, time.monotonic() + min(timeout, _MAX_GRACE))
             elif answer is not None:
                 results[rank] = answer[0]
-        if not all(_is_stopped(children[rank]) for rank in open_ranks):
-            moved = time.monotonic()
-        elif not failures and time.monotonic() - moved > timeout:
-            failures |= {rank: _stopped(rank, children[rank], timeout) for rank in open_ranks}
+        now = time.monotonic()
+        still = all(_is_stopped(children[rank]) for rank in open_ranks)
+        stopped = stopped + min(now - looked, 2 * _POLL_SECONDS) if still else 0.0
+        looked = now
+        if stopped > timeout and not failures:
+            failures |= {rank: _stopped(rank, timeout) for rank in open_ranks}
     if failures:
         raise _first_cause(launcher, failures)
     return [results[rank] for rank in range(len(children))]
@@ -230,11 +233,11 @@ def _is_stopped(child: _Child) -> bool:
     return False
 
 
-def _stopped(rank: int, child: _Child, seconds: float) -> _Failure:
+def _stopped(rank: int, seconds: float) -> _Failure:
     return _Failure(
         RunTimeoutError,
-        f"rank {rank} was stopped by a signal for {seconds:g} s, and the others have returned",
-        f"Continue a stopped rank with kill -CONT {child.process.pid}.",
+        f"rank {rank} was stopped by a signal for {seconds:g} s, and no other rank was running",
+        "Check what sends it SIGSTOP or SIGTSTP.",
     )
 
 
